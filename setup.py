@@ -1,0 +1,103 @@
+"""Builds strata's Cython core and the two HIP runtimes that it ships.
+
+A compile that fails, fails the installation: there is no pure-Python core to fall back to.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+WINDOWS = sys.platform == "win32"
+
+# STRATA_BUILD_FLAGS adds flags to every C++ compile and link, e.g. "-fsanitize=thread -g -O1".
+EXTRA = os.environ.get("STRATA_BUILD_FLAGS", "").split()
+CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]) + EXTRA
+LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
+
+CORE = ["_hip", "_control", "_planner", "_gpu_ring", "_host_ring", "_issuer", "_pipeline", "_request", "_stager", "capi"]
+RUNTIMES = {
+    "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
+    "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",
+}
+
+
+class BuildExt(build_ext):
+    """Builds the runtimes, too: shared libraries with a C interface and a name of their own."""
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        # Asked with the whole name or with its last part.
+        if ext_name.rpartition(".")[2] in {name.rpartition(".")[2] for name in RUNTIMES}:
+            return ext_name.replace(".", os.sep) + (".dll" if WINDOWS else ".so")
+        return super().get_ext_filename(ext_name)
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return ext.export_symbols if ext.name in RUNTIMES else super().get_export_symbols(ext)
+
+
+def core_extensions() -> list[Extension]:
+    return [
+        Extension(
+            f"strata.{name}",
+            [f"strata/{name}.pyx"],
+            language="c++",
+            include_dirs=["strata/include"],
+            depends=["strata/include/strata/threads.hpp", "strata/include/hip/hip_runtime.h"],
+            extra_compile_args=CXX_FLAGS,
+            extra_link_args=LINK_FLAGS,
+        )
+        for name in CORE if (ROOT / "strata" / f"{name}.pyx").exists()
+    ]
+
+
+def runtime_extensions() -> list[Extension]:
+    made = []
+    for name, folder in RUNTIMES.items():
+        sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / folder).glob("*.cpp"))
+        headers = sorted(str(p.relative_to(ROOT)) for p in (ROOT / folder).glob("*.h*"))
+        if not sources:
+            raise SystemExit(f"{folder} has no C++ sources: this checkout is not whole")
+        soname = name.rpartition(".")[2] + ".so"
+        link = LINK_FLAGS if WINDOWS else [*LINK_FLAGS, f"-Wl,-soname,{soname}", "-Wl,-z,defs", "-ldl"]
+        made.append(
+            Extension(
+                name,
+                sources,
+                language="c++",
+                include_dirs=["strata/include", folder],
+                depends=[*headers, "strata/include/hip/hip_runtime.h"],
+                extra_compile_args=CXX_FLAGS,
+                extra_link_args=link,
+            )
+        )
+    return made
+
+
+setup(
+    ext_modules=cythonize(
+        core_extensions(),
+        language_level=3,
+        compiler_directives={
+            "boundscheck": False,
+            "wraparound": False,
+            "initializedcheck": False,
+            "cdivision": True,
+            "binding": True,
+            "embedsignature": True,
+            "freethreading_compatible": False,
+        },
+        include_path=["."],
+    )
+    + runtime_extensions(),
+    cmdclass={"build_ext": BuildExt},
+    package_data={
+        "strata": ["py.typed", "*.pxd", "*.pyi", "*.pyx", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],
+        "strata.runtime.software": ["*.pyi", "native/*"],
+        "strata.runtime.cuda": ["*.pyi", "native/*"],
+    },
+)

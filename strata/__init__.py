@@ -1,0 +1,59 @@
+"""strata streams Mixture-of-Experts weights from host RAM into a ring of GPU slots while a prefill computes."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as _version
+from pathlib import Path as _Path
+
+from strata import runtime
+from strata._planner import CopyPlan
+from strata._request import Request, Slot
+from strata.copies import ExpertCopies
+from strata.counters import Counters
+from strata.errors import (
+    HipError,
+    RequestAborted,
+    RuntimeNotFound,
+    SettingsError,
+    StallError,
+    StrataError,
+)
+from strata.pinned import pinned_empty, register
+from strata.settings import BatchSettings, recommended_gpu_ring
+from strata.stager import HostStager
+from strata.streamer import ExpertStreamer
+
+__version__ = _version("strata")
+
+__all__ = [
+    "BatchSettings",
+    "CopyPlan",
+    "Counters",
+    "ExpertCopies",
+    "ExpertStreamer",
+    "HipError",
+    "HostStager",
+    "Request",
+    "RequestAborted",
+    "RuntimeNotFound",
+    "SettingsError",
+    "Slot",
+    "StallError",
+    "StrataError",
+    "get_include",
+    "pinned_empty",
+    "recommended_gpu_ring",
+    "register",
+    "runtime",
+]
+
+
+def get_include() -> str:
+    """Return the folder to put on a C++ compiler's include path for Cython code that uses ``strata.capi``.
+
+    Returns
+    -------
+    str
+        The headers that strata's pxd files name lie below it.
+    """
+    return str(_Path(__file__).resolve().parent / "include")

@@ -1,0 +1,50 @@
+"""The counters as the threads of a streamer write them; strata.counters.Counters is their Python twin.
+
+Each field has one writing thread, so an increment is a relaxed load and a relaxed store: plain moves
+on today's processors. A snapshot reads them while they are written.
+"""
+from libc.stdint cimport int64_t
+from libcpp.atomic cimport atomic, memory_order_relaxed
+
+# Kinds of entries, as an index.
+cdef enum:
+    DIRECT = 0
+    STAGED = 1
+
+cdef struct KindCounters:
+    atomic[int64_t] copies
+    atomic[int64_t] copy_calls
+    atomic[int64_t] nbytes
+    atomic[int64_t] copied_records
+    atomic[int64_t] reuse_waits
+
+cdef struct CounterBlock:
+    KindCounters kinds[2]             # issuer
+    atomic[int64_t] dma_done_records  # issuer
+    atomic[int64_t] host_reuse_waits  # workers: fetch_add
+    atomic[int64_t] fences            # the engine's thread
+    atomic[int64_t] fence_errors      # the engine's thread
+    atomic[int64_t] pageable_buffers  # the engine's thread
+    atomic[int64_t] copied_waits      # the engine's thread
+    atomic[int64_t] used_records      # the engine's thread
+    atomic[int64_t] skipped           # the engine's thread
+    atomic[int64_t] begin_waits       # the engine's thread
+    # Nanoseconds, with timing on.
+    atomic[int64_t] wait_publication_ns  # the engine's thread
+    atomic[int64_t] wait_window_ns       # issuer
+    atomic[int64_t] wait_source_ns       # issuer
+    atomic[int64_t] wait_host_reuse_ns   # workers: fetch_add
+    atomic[int64_t] host_memcpy_ns       # workers: fetch_add
+    atomic[int64_t] submission_ns        # issuer
+    atomic[int64_t] dependency_calls_ns  # issuer and the engine's thread: fetch_add
+    atomic[int64_t] wall_ns              # the engine's thread
+
+
+cdef inline void add(atomic[int64_t]& counter, int64_t n) noexcept nogil:
+    """Add to a counter that only this thread writes."""
+    counter.store(counter.load(memory_order_relaxed) + n, memory_order_relaxed)
+
+
+cdef inline void add_shared(atomic[int64_t]& counter, int64_t n) noexcept nogil:
+    """Add to a counter that several threads write."""
+    counter.fetch_add(n, memory_order_relaxed)

@@ -1,0 +1,23 @@
+"""The GPU ring: slots, their two events, and which event covers each slot's last use."""
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+cdef struct GpuRing:
+    int64_t size
+    int64_t slot_bytes
+    uintptr_t copy_stream
+    uintptr_t compute_stream
+    uintptr_t* addresses      # of the slots, as the request uses them
+    uintptr_t* copied         # event: the slot's bytes, and all before them on the copy stream, have arrived
+    uintptr_t* used           # event: the kernels that read the slot are done
+    # Which event covers the slot's last use, and the order in which it was recorded (0: never used).
+    # Apart from `used`, so that one event may come to cover several slots.
+    uintptr_t* last_use
+    uint64_t* last_use_order
+    uint64_t records          # orders given so far
+
+cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* call) noexcept nogil
+cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil
+cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil
+cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end) noexcept nogil
+cdef int gpu_ring_record_used(GpuRing* ring, int64_t entry) noexcept nogil
+cdef int gpu_ring_wait_uses(GpuRing* ring) noexcept nogil

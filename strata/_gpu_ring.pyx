@@ -1,0 +1,102 @@
+"""The GPU ring: slots, their two events, and which event covers each slot's last use."""
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+from strata cimport _hip
+
+
+cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* call) noexcept nogil:
+    """Make the events. On failure the status is returned, `call` says which call, and all is undone."""
+    cdef int64_t s
+    cdef int status = _hip.HIP_SUCCESS
+    ring.size = size
+    ring.slot_bytes = slot_bytes
+    ring.records = 0
+    ring.addresses = <uintptr_t*>calloc(size, sizeof(uintptr_t))
+    ring.copied = <uintptr_t*>calloc(size, sizeof(uintptr_t))
+    ring.used = <uintptr_t*>calloc(size, sizeof(uintptr_t))
+    ring.last_use = <uintptr_t*>calloc(size, sizeof(uintptr_t))
+    ring.last_use_order = <uint64_t*>calloc(size, sizeof(uint64_t))
+    call[0] = _hip.CALL_EVENT_CREATE
+    if (ring.addresses == NULL or ring.copied == NULL or ring.used == NULL or ring.last_use == NULL
+            or ring.last_use_order == NULL):
+        gpu_ring_clear(ring)
+        return _hip.HIP_OUT_OF_MEMORY
+    for s in range(size):
+        # Blocking: a host that waits for a slot's bytes sleeps instead of spinning.
+        status = _hip.event_create(&ring.copied[s], False, True)
+        if status == _hip.HIP_SUCCESS:
+            status = _hip.event_create(&ring.used[s], False, True)
+        if status != _hip.HIP_SUCCESS:
+            gpu_ring_clear(ring)
+            return status
+    return _hip.HIP_SUCCESS
+
+
+cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil:
+    """Destroy the events and free the tables. The slots' memory is its owner's."""
+    cdef int64_t s
+    for s in range(ring.size):
+        if ring.copied != NULL and ring.copied[s] != 0:
+            _hip.event_destroy(ring.copied[s])
+        if ring.used != NULL and ring.used[s] != 0:
+            _hip.event_destroy(ring.used[s])
+    free(ring.addresses)
+    free(ring.copied)
+    free(ring.used)
+    free(ring.last_use)
+    free(ring.last_use_order)
+    ring.addresses = NULL
+    ring.copied = NULL
+    ring.used = NULL
+    ring.last_use = NULL
+    ring.last_use_order = NULL
+
+
+cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil:
+    """Count every slot as fresh: a fence on the copy stream covers all that was queued."""
+    cdef int64_t s
+    for s in range(ring.size):
+        ring.last_use_order[s] = 0
+
+
+cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end) noexcept nogil:
+    """The most recently recorded `used` event among the slots of entries ``[begin, end)``, or 0.
+
+    All of them are recorded on one ordered stream, so the most recent covers the others. It is not
+    always the last slot's: after a request that was shorter than the ring, it is another's.
+    """
+    cdef int64_t s = begin % ring.size
+    cdef int64_t last = s + (end - begin)
+    cdef uint64_t order = 0
+    cdef uintptr_t event = 0
+    while s < last:                      # a group never crosses the wrap
+        if ring.last_use_order[s] > order:
+            order = ring.last_use_order[s]
+            event = ring.last_use[s]
+        s += 1
+    return event
+
+
+cdef int gpu_ring_record_used(GpuRing* ring, int64_t entry) noexcept nogil:
+    """Record that what was queued on the compute stream so far covers the slot's use."""
+    cdef int64_t s = entry % ring.size
+    cdef int status = _hip.event_record(ring.used[s], ring.compute_stream)
+    if status != _hip.HIP_SUCCESS:
+        return status
+    ring.records += 1
+    ring.last_use[s] = ring.used[s]
+    ring.last_use_order[s] = ring.records
+    return _hip.HIP_SUCCESS
+
+
+cdef int gpu_ring_wait_uses(GpuRing* ring) noexcept nogil:
+    """Block the host until the last `used` of every slot has completed."""
+    cdef int64_t s
+    cdef int status
+    for s in range(ring.size):
+        if ring.last_use_order[s] != 0:
+            status = _hip.event_synchronize(ring.last_use[s])
+            if status != _hip.HIP_SUCCESS:
+                return status
+    return _hip.HIP_SUCCESS

@@ -1,0 +1,679 @@
+"""The one room that calls HIP, through hip-python's Cython bindings, without the GIL.
+
+The bindings open the library and look a symbol up at its first call, take the GIL there, and raise
+from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly, on the thread that
+chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memset
+
+from rocm.bindings cimport cyhip
+
+import os
+
+from strata.errors import HipError, RuntimeNotFound, StrataError
+
+cdef const char** _CALL_NAMES = [
+    "none", "hipGetDeviceCount", "hipGetDevice", "hipSetDevice", "hipMemGetInfo", "hipMalloc",
+    "hipFree", "hipHostMalloc", "hipHostFree", "hipHostRegister", "hipHostUnregister",
+    "hipPointerGetAttributes", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipMemsetAsync",
+    "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize", "hipStreamQuery",
+    "hipStreamWaitEvent", "hipStreamGetDevice", "hipEventCreateWithFlags", "hipEventDestroy",
+    "hipEventRecord", "hipEventQuery", "hipEventSynchronize", "hipEventElapsedTime",
+    "hipLaunchHostFunc", "hipDeviceSynchronize", "memcpy into a host buffer",
+]
+
+cdef const char* call_name(int call) noexcept nogil:
+    if call < 0 or call >= CALL_COUNT:
+        return "an unknown call"
+    return _CALL_NAMES[call]
+
+
+# --- state of the process -------------------------------------------------------------------------
+
+cdef bint _loaded = False
+cdef bint _forked = False
+cdef bint _has_batch = False
+_library = None        # path of the library that the bindings opened
+_name = None           # rocm, software or cuda
+
+
+cdef int check_usable() except -1:
+    """Refuse any use in a process that was forked after HIP was first used; choose a runtime if none is."""
+    if _forked:
+        raise StrataError(
+            "strata was used before this process was forked; HIP does not survive a fork: start the "
+            "process with the 'spawn' method, or fork before the first use of strata")
+    if not _loaded:
+        from strata import runtime
+        runtime.ensure()
+    return 0
+
+
+cdef bint forked() noexcept nogil:
+    return _forked
+
+
+cdef object runtime_name():
+    return _name
+
+
+def _mark_forked():
+    global _forked
+    _forked = _loaded
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+def is_forked():
+    """Whether this is the child of a fork that came after the first use of HIP."""
+    return bool(_forked)
+
+
+def loaded_runtime():
+    """Name and library path of the runtime that the bindings opened, or ``(None, None)``."""
+    return _name, _library
+
+
+def has_batch_copy():
+    """Whether the opened library has ``hipMemcpyBatchAsync``."""
+    return bool(_has_batch)
+
+
+# --- device and memory ----------------------------------------------------------------------------
+
+cdef int get_device_count(int* count) noexcept nogil:
+    return <int>cyhip.hipGetDeviceCount(count)
+
+cdef int get_device(int* device) noexcept nogil:
+    return <int>cyhip.hipGetDevice(device)
+
+cdef int set_device(int device) noexcept nogil:
+    return <int>cyhip.hipSetDevice(device)
+
+cdef int device_synchronize() noexcept nogil:
+    return <int>cyhip.hipDeviceSynchronize()
+
+cdef int mem_get_info(size_t* free_bytes, size_t* total_bytes) noexcept nogil:
+    return <int>cyhip.hipMemGetInfo(free_bytes, total_bytes)
+
+cdef int device_alloc(uintptr_t* address, size_t nbytes) noexcept nogil:
+    cdef void* p = NULL
+    cdef int status = <int>cyhip.hipMalloc(&p, nbytes)
+    address[0] = <uintptr_t>p
+    return status
+
+cdef int device_free(uintptr_t address) noexcept nogil:
+    return <int>cyhip.hipFree(<void*>address)
+
+cdef int host_alloc(uintptr_t* address, size_t nbytes) noexcept nogil:
+    cdef void* p = NULL
+    cdef int status = <int>cyhip.hipHostMalloc(&p, nbytes, cyhip.hipHostMallocPortable)
+    address[0] = <uintptr_t>p
+    return status
+
+cdef int host_free(uintptr_t address) noexcept nogil:
+    return <int>cyhip.hipHostFree(<void*>address)
+
+cdef int pointer_attributes(uintptr_t address, int* memory_type, int* device) noexcept nogil:
+    cdef cyhip.hipPointerAttribute_t attributes
+    memset(&attributes, 0, sizeof(attributes))
+    cdef int status = <int>cyhip.hipPointerGetAttributes(&attributes, <const void*>address)
+    memory_type[0] = <int>attributes.type
+    device[0] = attributes.device
+    return status
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+cdef int copy_h2d(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipMemcpyAsync(<void*>dst, <const void*>src, nbytes,
+                                     cyhip.hipMemcpyHostToDevice, <cyhip.hipStream_t>stream)
+
+cdef int copy_d2h(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipMemcpyAsync(<void*>dst, <const void*>src, nbytes,
+                                     cyhip.hipMemcpyDeviceToHost, <cyhip.hipStream_t>stream)
+
+cdef int copy_h2d_batch(void** dsts, void** srcs, size_t* sizes, size_t count,
+                        uintptr_t stream) noexcept nogil:
+    cdef cyhip.hipMemcpyAttributes attributes
+    cdef size_t first = 0
+    cdef size_t failed = 0
+    memset(&attributes, 0, sizeof(attributes))
+    # The source is read when the copy runs: as a single asynchronous copy from pinned memory does.
+    attributes.srcAccessOrder = cyhip.hipMemcpySrcAccessOrderStream
+    return <int>cyhip.hipMemcpyBatchAsync(dsts, srcs, sizes, count, &attributes, &first, 1, &failed,
+                                          <cyhip.hipStream_t>stream)
+
+
+# --- streams and events ---------------------------------------------------------------------------
+
+cdef int stream_create(uintptr_t* stream) noexcept nogil:
+    cdef cyhip.hipStream_t made = NULL
+    cdef int status = <int>cyhip.hipStreamCreateWithFlags(&made, cyhip.hipStreamNonBlocking)
+    stream[0] = <uintptr_t>made
+    return status
+
+cdef int stream_destroy(uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipStreamDestroy(<cyhip.hipStream_t>stream)
+
+cdef int stream_synchronize(uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipStreamSynchronize(<cyhip.hipStream_t>stream)
+
+cdef int stream_query(uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipStreamQuery(<cyhip.hipStream_t>stream)
+
+cdef int stream_wait_event(uintptr_t stream, uintptr_t event) noexcept nogil:
+    return <int>cyhip.hipStreamWaitEvent(<cyhip.hipStream_t>stream, <cyhip.hipEvent_t>event, 0)
+
+cdef int stream_get_device(uintptr_t stream, int* device) noexcept nogil:
+    return <int>cyhip.hipStreamGetDevice(<cyhip.hipStream_t>stream, device)
+
+cdef int event_create(uintptr_t* event, bint timed, bint blocking_sync) noexcept nogil:
+    cdef cyhip.hipEvent_t made = NULL
+    cdef unsigned int flags = 0
+    if not timed:
+        flags |= cyhip.hipEventDisableTiming
+    if blocking_sync:
+        flags |= cyhip.hipEventBlockingSync
+    cdef int status = <int>cyhip.hipEventCreateWithFlags(&made, flags)
+    event[0] = <uintptr_t>made
+    return status
+
+cdef int event_destroy(uintptr_t event) noexcept nogil:
+    return <int>cyhip.hipEventDestroy(<cyhip.hipEvent_t>event)
+
+cdef int event_record(uintptr_t event, uintptr_t stream) noexcept nogil:
+    return <int>cyhip.hipEventRecord(<cyhip.hipEvent_t>event, <cyhip.hipStream_t>stream)
+
+cdef int event_query(uintptr_t event) noexcept nogil:
+    return <int>cyhip.hipEventQuery(<cyhip.hipEvent_t>event)
+
+cdef int event_synchronize(uintptr_t event) noexcept nogil:
+    return <int>cyhip.hipEventSynchronize(<cyhip.hipEvent_t>event)
+
+cdef int event_elapsed_ms(float* milliseconds, uintptr_t start, uintptr_t stop) noexcept nogil:
+    return <int>cyhip.hipEventElapsedTime(milliseconds, <cyhip.hipEvent_t>start, <cyhip.hipEvent_t>stop)
+
+cdef int launch_host_func(uintptr_t stream, void (*function)(void*) noexcept nogil,
+                          void* argument) noexcept nogil:
+    return <int>cyhip.hipLaunchHostFunc(<cyhip.hipStream_t>stream, <cyhip.hipHostFn_t>function, argument)
+
+
+# --- statuses -------------------------------------------------------------------------------------
+
+cdef void clear_last_error() noexcept nogil:
+    # The engine's thread must not inherit what a failed or "not ready" call of strata left behind.
+    cyhip.hipGetLastError()
+
+
+cdef object status_error(int call, int status, int64_t entry, int64_t slot):
+    """The exception for a failed call, with HIP's own name for the status."""
+    cdef const char* name = cyhip.hipGetErrorName(<cyhip.hipError_t>status)
+    return HipError(call_name(call).decode(), status,
+                    name.decode(errors="replace") if name != NULL else f"status {status}",
+                    entry=None if entry < 0 else entry, slot=None if slot < 0 else slot)
+
+
+cdef int raise_status(int call, int status, int64_t entry=-1, int64_t slot=-1) except -1:
+    """Raise for a failed status; the one place where a status becomes an exception."""
+    if status == HIP_SUCCESS:
+        return 0
+    clear_last_error()
+    raise status_error(call, status, entry, slot)
+
+
+# --- opening the library --------------------------------------------------------------------------
+
+cdef void _nothing(void* argument) noexcept nogil:
+    pass
+
+
+def load(str name, str path):
+    """Bind hip-python's bindings to the library at `path`, once and for good.
+
+    Parameters
+    ----------
+    name : str
+        The runtime's name, for messages: ``rocm``, ``software`` or ``cuda``.
+    path : str
+        The library, absolute. It must open: the bindings keep the first path that they were given,
+        also when it does not, so the caller has opened it once by itself.
+
+    Raises
+    ------
+    StrataError
+        If the bindings were used before and hold another library.
+    RuntimeNotFound
+        If the library has no device, or lacks a symbol that strata needs; the symbol is named.
+    """
+    global _loaded, _name, _library
+    from rocm.bindings.util import paths
+
+    cdef int count = 0
+    cdef int status
+    asked = []
+
+    def _this_library(shortname, bundled_location=None):
+        if shortname != "amdhip64":
+            return original(shortname, bundled_location)
+        asked.append(shortname)
+        return os.fsencode(path)
+
+    original = paths.get_library_path
+    paths.get_library_path = _this_library
+    try:
+        status = <int>cyhip.hipGetDeviceCount(&count)
+    finally:
+        paths.get_library_path = original
+    if not asked:
+        raise StrataError(
+            f"HIP was used through hip-python's bindings before strata chose its runtime ({name}): the "
+            "bindings open one library for good. Choose first, with strata.runtime.use() or "
+            "STRATA_HIP_RUNTIME, then use HIP")
+    _library = path
+    _name = name
+    _loaded = True
+    if status != HIP_SUCCESS or count < 1:
+        clear_last_error()
+        raise RuntimeNotFound(
+            f"the {name} runtime ({path}) has no device: hipGetDeviceCount gave status {status}, "
+            f"{count} device(s)")
+    _resolve_symbols()
+
+
+def _resolve_symbols():
+    """Call every symbol that strata uses once, so that no later call resolves, takes the GIL or raises."""
+    global _has_batch
+    cdef int device = 0
+    cdef int number = 0
+    cdef size_t nfree = 0
+    cdef size_t ntotal = 0
+    cdef void* p = NULL
+    cdef void* h = NULL
+    cdef char name[256]
+    cdef char byte = 0
+    cdef float milliseconds = 0
+    cdef cyhip.hipStream_t stream = NULL
+    cdef cyhip.hipEvent_t event = NULL
+    cdef cyhip.hipPointerAttribute_t attributes
+    cdef size_t failed = 0
+    missing = []
+
+    try:
+        # In the order in which each call is harmless: creation before use, use before destruction.
+        cyhip.hipRuntimeGetVersion(&number)
+        cyhip.hipDriverGetVersion(&number)
+        cyhip.hipGetDevice(&device)
+        cyhip.hipSetDevice(device)
+        cyhip.hipDeviceGetName(name, sizeof(name), device)
+        cyhip.hipDeviceGetAttribute(&number, cyhip.hipDeviceAttributeIntegrated, device)
+        cyhip.hipMemGetInfo(&nfree, &ntotal)
+        cyhip.hipGetErrorName(cyhip.hipSuccess)
+        cyhip.hipGetErrorString(cyhip.hipSuccess)
+        cyhip.hipMalloc(&p, 256)
+        cyhip.hipHostMalloc(&h, 256, cyhip.hipHostMallocPortable)
+        cyhip.hipHostRegister(NULL, 0, cyhip.hipHostRegisterPortable)
+        cyhip.hipHostUnregister(NULL)
+        memset(&attributes, 0, sizeof(attributes))
+        cyhip.hipPointerGetAttributes(&attributes, <const void*>&byte)
+        cyhip.hipStreamCreateWithFlags(&stream, cyhip.hipStreamNonBlocking)
+        cyhip.hipEventCreateWithFlags(&event, 0)
+        cyhip.hipMemcpyAsync(p, h, 0, cyhip.hipMemcpyHostToDevice, stream)
+        cyhip.hipMemcpy(p, h, 0, cyhip.hipMemcpyHostToDevice)
+        cyhip.hipMemsetAsync(p, 0, 16, stream)
+        cyhip.hipEventRecord(event, stream)
+        cyhip.hipStreamWaitEvent(stream, event, 0)
+        cyhip.hipLaunchHostFunc(stream, <cyhip.hipHostFn_t>_nothing, NULL)
+        cyhip.hipStreamQuery(stream)
+        cyhip.hipEventQuery(event)
+        cyhip.hipStreamGetDevice(stream, &number)
+        cyhip.hipStreamSynchronize(stream)
+        cyhip.hipEventSynchronize(event)
+        cyhip.hipEventElapsedTime(&milliseconds, event, event)
+        cyhip.hipDeviceSynchronize()
+        cyhip.hipEventDestroy(event)
+        cyhip.hipStreamDestroy(stream)
+        cyhip.hipFree(p)
+        cyhip.hipHostFree(h)
+        cyhip.hipPeekAtLastError()
+    except RuntimeError as problem:
+        missing.append(str(problem))
+    try:
+        cyhip.hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, NULL)
+        _has_batch = True
+    except RuntimeError:
+        _has_batch = False      # older libraries: grouped submission is not to be had
+    if not missing:
+        cyhip.hipGetLastError()
+        return
+    raise RuntimeNotFound(f"the {_name} runtime ({_library}) lacks a symbol that strata needs: {missing[0]}")
+
+
+# --- the same calls for Python callers: set-up, tools and tests --------------------------------------
+
+def device_count():
+    """Number of devices of the chosen runtime."""
+    cdef int count = 0
+    check_usable()
+    raise_status(CALL_GET_DEVICE_COUNT, get_device_count(&count))
+    return count
+
+
+def current_device():
+    """The calling thread's current device."""
+    cdef int device = 0
+    check_usable()
+    raise_status(CALL_GET_DEVICE, get_device(&device))
+    return device
+
+
+def use_device(int device):
+    """Make `device` the calling thread's current one."""
+    check_usable()
+    raise_status(CALL_SET_DEVICE, set_device(device))
+
+
+def device_name(int device):
+    """HIP's name of a device."""
+    cdef char name[256]
+    check_usable()
+    memset(name, 0, sizeof(name))
+    raise_status(CALL_GET_DEVICE, <int>cyhip.hipDeviceGetName(name, sizeof(name) - 1, device))
+    return (<bytes>name).decode(errors="replace")
+
+
+def device_is_integrated(int device):
+    """Whether the device shares the host's memory."""
+    cdef int value = 0
+    check_usable()
+    raise_status(CALL_GET_DEVICE,
+                 <int>cyhip.hipDeviceGetAttribute(&value, cyhip.hipDeviceAttributeIntegrated, device))
+    return bool(value)
+
+
+def versions():
+    """``(runtime, driver)`` version numbers as HIP reports them."""
+    cdef int runtime = 0
+    cdef int driver = 0
+    check_usable()
+    cyhip.hipRuntimeGetVersion(&runtime)
+    cyhip.hipDriverGetVersion(&driver)
+    return runtime, driver
+
+
+def memory_info():
+    """``(free, total)`` bytes of the current device."""
+    cdef size_t nfree = 0
+    cdef size_t ntotal = 0
+    check_usable()
+    raise_status(CALL_MEM_GET_INFO, mem_get_info(&nfree, &ntotal))
+    return nfree, ntotal
+
+
+def range_is_pinned(address, nbytes):
+    """Whether host memory ``[address, address + nbytes)`` is page-locked for the runtime."""
+    cdef int kind = 0
+    cdef int device = 0
+    cdef uintptr_t first = address
+    cdef size_t n = nbytes
+    check_usable()
+    if n == 0:
+        return True
+    # Both ends: a range may begin in pinned memory and run out of it.
+    if pointer_attributes(first, &kind, &device) != HIP_SUCCESS:
+        clear_last_error()
+        return False
+    if kind != MEMORY_HOST:
+        return False
+    if pointer_attributes(first + n - 1, &kind, &device) != HIP_SUCCESS:
+        clear_last_error()
+        return False
+    return kind == MEMORY_HOST
+
+
+def memory_type(address):
+    """``(type, device)`` of an address: 0 unregistered, 1 pinned host, 2 device, 3 managed."""
+    cdef int kind = 0
+    cdef int device = -1
+    check_usable()
+    if pointer_attributes(<uintptr_t>address, &kind, &device) != HIP_SUCCESS:
+        clear_last_error()
+        return 0, -1
+    return kind, device
+
+
+def pinned_alloc(size_t nbytes):
+    """Address of `nbytes` of new pinned memory."""
+    cdef uintptr_t address = 0
+    cdef int status
+    check_usable()
+    with nogil:
+        status = host_alloc(&address, nbytes)
+    raise_status(CALL_HOST_MALLOC, status)
+    return address
+
+
+def pinned_free(uintptr_t address):
+    """Free what `pinned_alloc` gave. Silent in a forked child, where nothing of HIP may be called."""
+    cdef int status
+    if _forked:
+        return
+    with nogil:
+        status = host_free(address)
+    raise_status(CALL_HOST_FREE, status)
+
+
+def host_register(uintptr_t address, size_t nbytes):
+    """Pin existing host memory in place."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = <int>cyhip.hipHostRegister(<void*>address, nbytes, cyhip.hipHostRegisterPortable)
+    raise_status(CALL_HOST_REGISTER, status)
+
+
+def host_unregister(uintptr_t address):
+    """Undo `host_register`."""
+    cdef int status
+    if _forked:
+        return
+    with nogil:
+        status = <int>cyhip.hipHostUnregister(<void*>address)
+    raise_status(CALL_HOST_UNREGISTER, status)
+
+
+def malloc(size_t nbytes):
+    """Address of `nbytes` of new device memory."""
+    cdef uintptr_t address = 0
+    cdef int status
+    check_usable()
+    with nogil:
+        status = device_alloc(&address, nbytes)
+    raise_status(CALL_MALLOC, status)
+    return address
+
+
+def free(uintptr_t address):
+    """Free device memory."""
+    cdef int status
+    if _forked:
+        return
+    with nogil:
+        status = device_free(address)
+    raise_status(CALL_FREE, status)
+
+
+def create_stream():
+    """A new non-blocking stream, as an int."""
+    cdef uintptr_t stream = 0
+    check_usable()
+    raise_status(CALL_STREAM_CREATE, stream_create(&stream))
+    return stream
+
+
+def destroy_stream(uintptr_t stream):
+    """Destroy a stream; its pending work still runs."""
+    cdef int status
+    if _forked:
+        return
+    with nogil:
+        status = stream_destroy(stream)
+    raise_status(CALL_STREAM_DESTROY, status)
+
+
+def synchronize_stream(uintptr_t stream):
+    """Block until everything queued on the stream is done."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = stream_synchronize(stream)
+    raise_status(CALL_STREAM_SYNCHRONIZE, status)
+
+
+def stream_device(uintptr_t stream):
+    """The device that a stream belongs to; raises `HipError` for what is no stream of the runtime."""
+    cdef int device = 0
+    cdef int status
+    check_usable()
+    with nogil:
+        status = stream_get_device(stream, &device)
+    raise_status(CALL_STREAM_GET_DEVICE, status)
+    return device
+
+
+def create_event(bint timed=False, bint blocking_sync=True):
+    """A new event, as an int."""
+    cdef uintptr_t event = 0
+    check_usable()
+    raise_status(CALL_EVENT_CREATE, event_create(&event, timed, blocking_sync))
+    return event
+
+
+def destroy_event(uintptr_t event):
+    """Destroy an event."""
+    if _forked:
+        return
+    raise_status(CALL_EVENT_DESTROY, event_destroy(event))
+
+
+def record_event(uintptr_t event, uintptr_t stream):
+    """Record an event on a stream."""
+    check_usable()
+    raise_status(CALL_EVENT_RECORD, event_record(event, stream))
+
+
+def wait_event(uintptr_t stream, uintptr_t event):
+    """Make a stream wait for the event's latest record."""
+    check_usable()
+    raise_status(CALL_STREAM_WAIT_EVENT, stream_wait_event(stream, event))
+
+
+def query_event(uintptr_t event):
+    """Whether the work before the event's latest record is done."""
+    cdef int status
+    check_usable()
+    status = event_query(event)
+    if status == HIP_NOT_READY:
+        clear_last_error()
+        return False
+    raise_status(CALL_EVENT_QUERY, status)
+    return True
+
+
+def synchronize_event(uintptr_t event):
+    """Block until the work before the event's latest record is done."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = event_synchronize(event)
+    raise_status(CALL_EVENT_SYNCHRONIZE, status)
+
+
+def elapsed_ms(uintptr_t start, uintptr_t stop):
+    """Milliseconds between two timed events that are done."""
+    cdef float milliseconds = 0
+    check_usable()
+    raise_status(CALL_EVENT_ELAPSED_TIME, event_elapsed_ms(&milliseconds, start, stop))
+    return milliseconds
+
+
+def memcpy_h2d_async(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream):
+    """Queue a host-to-device copy."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = copy_h2d(dst, src, nbytes, stream)
+    raise_status(CALL_MEMCPY_ASYNC, status)
+
+
+def memcpy_d2h_async(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream):
+    """Queue a device-to-host copy."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = copy_d2h(dst, src, nbytes, stream)
+    raise_status(CALL_MEMCPY_ASYNC, status)
+
+
+def memset_async(uintptr_t dst, int value, size_t nbytes, uintptr_t stream):
+    """Queue a fill of device memory."""
+    cdef int status
+    check_usable()
+    with nogil:
+        status = <int>cyhip.hipMemsetAsync(<void*>dst, value, nbytes, <cyhip.hipStream_t>stream)
+    raise_status(CALL_MEMSET_ASYNC, status)
+
+
+def last_error():
+    """HIP's last error of the calling thread, which stays as it is."""
+    check_usable()
+    return <int>cyhip.hipPeekAtLastError()
+
+
+# --- announcements to the happens-before checker -----------------------------------------------------
+
+ctypedef void (*_range_hook)(const void* address, size_t nbytes) noexcept nogil
+ctypedef void (*_token_hook)(const void* token) noexcept nogil
+ctypedef void (*_label_hook)(int64_t entry, int64_t slot, int64_t generation) noexcept nogil
+
+cdef _range_hook _write_hook = NULL
+cdef _range_hook _read_hook = NULL
+cdef _token_hook _release_hook = NULL
+cdef _token_hook _acquire_hook = NULL
+cdef _label_hook _label_hook_ = NULL
+
+
+def set_announcements(uintptr_t write, uintptr_t read, uintptr_t release, uintptr_t acquire, uintptr_t label):
+    """Give the addresses of the checker's functions, or five zeros to switch announcements off.
+
+    Only while no streamer of the process has a request.
+    """
+    global _write_hook, _read_hook, _release_hook, _acquire_hook, _label_hook_
+    _write_hook = <_range_hook>write
+    _read_hook = <_range_hook>read
+    _release_hook = <_token_hook>release
+    _acquire_hook = <_token_hook>acquire
+    _label_hook_ = <_label_hook>label
+
+
+cdef void announce_write(uintptr_t address, size_t nbytes) noexcept nogil:
+    if _write_hook != NULL:
+        _write_hook(<const void*>address, nbytes)
+
+cdef void announce_read(uintptr_t address, size_t nbytes) noexcept nogil:
+    if _read_hook != NULL:
+        _read_hook(<const void*>address, nbytes)
+
+cdef void announce_release(const void* token) noexcept nogil:
+    if _release_hook != NULL:
+        _release_hook(token)
+
+cdef void announce_acquire(const void* token) noexcept nogil:
+    if _acquire_hook != NULL:
+        _acquire_hook(token)
+
+cdef void announce_label(int64_t entry, int64_t slot, int64_t generation) noexcept nogil:
+    if _label_hook_ != NULL:
+        _label_hook_(entry, slot, generation)

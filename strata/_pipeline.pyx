@@ -1,0 +1,677 @@
+"""One streamer in C: rings, threads and the engine's side of the contract.
+
+Here entries are acquired, released and skipped; requests begin, grow, finish and abort. What must wait for
+another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
+"""
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_order_release
+
+from strata cimport _hip
+from strata._control cimport (WHO_ENGINE, WHO_ISSUER, control_cancel, control_fail, control_reset, control_stop,
+                              control_watch)
+from strata._counters cimport add, add_shared
+from strata._extent cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, Extent
+from strata._gpu_ring cimport (gpu_ring_clear, gpu_ring_forget_uses, gpu_ring_init, gpu_ring_record_used)
+from strata._host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_delete,
+                                host_ring_new, host_ring_start_workers)
+from strata._issuer cimport issuer_list, issuer_start
+from strata._planner cimport plan_copy_groups
+from strata._threads cimport destroy, kForever, make, now_ns
+
+cdef enum:
+    SLOT_ALIGNMENT = 256
+    MAX_SEGMENTS_OF_BATCH = 4096
+
+
+cdef Pipeline* pipeline_new() noexcept nogil:
+    return make[Pipeline]()
+
+
+cdef int _failed(Pipeline* p, int call, int status, int64_t entry=-1) noexcept nogil:
+    p.call = call
+    p.status = status
+    p.failed_entry = entry
+    return STEP_FAILED
+
+
+# --- the calling thread's device ------------------------------------------------------------------------
+
+cdef int _enter(Pipeline* p) noexcept nogil:
+    """Make the streamer's device current; the engine's own, or -1 where it need not be restored."""
+    cdef int device = -1
+    if not p.switch_device:
+        return -1
+    if _hip.get_device(&device) != _hip.HIP_SUCCESS or device == p.device:
+        return -1
+    _hip.set_device(p.device)
+    return device
+
+
+cdef void _leave(int device) noexcept nogil:
+    if device >= 0:
+        _hip.set_device(device)
+
+
+# --- opening and closing ----------------------------------------------------------------------------------
+
+cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_t host_ring, int workers,
+                       uintptr_t copy_stream, bint make_copy, uintptr_t compute_stream, bint make_compute,
+                       bint own_slots) noexcept nogil:
+    """Allocate and start everything. After a failure, `pipeline_close` frees what was made."""
+    cdef int restore = _enter(p)
+    cdef int step = _open(p, gpu_ring, slot_bytes, copy_stream, make_copy, compute_stream, make_compute, own_slots)
+    _leave(restore)
+    if step != STEP_OK:
+        return step
+    p.host_ring_size = host_ring
+    p.n_workers = workers
+    p.issuer.ring = &p.ring
+    p.issuer.control = &p.control
+    p.issuer.counters = &p.counters
+    p.issuer.device = p.device
+    p.issuer.timing = p.timing
+    control_watch(&p.control, &p.issuer.issued, 1)
+    control_watch(&p.control, &p.issuer.consumed, 1)
+    p.issuer.exited.store(0, memory_order_release)
+    if not issuer_start(&p.issuer):
+        p.issuer.exited.store(1, memory_order_release)
+        p.wanted = 0
+        return STEP_NO_MEMORY
+    return STEP_OK
+
+
+cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy_stream, bint make_copy,
+               uintptr_t compute_stream, bint make_compute, bint own_slots) noexcept nogil:
+    cdef int call = 0
+    cdef int64_t s
+    cdef int status
+    p.issuer.exited.store(1, memory_order_relaxed)     # until it is started
+    p.held = <uint8_t*>calloc(gpu_ring, sizeof(uint8_t))
+    p.issuer.batch_dsts = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
+    p.issuer.batch_srcs = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
+    p.issuer.batch_sizes = <size_t*>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(size_t))
+    p.issuer.batch_room = MAX_SEGMENTS_OF_BATCH
+    if p.held == NULL or p.issuer.batch_dsts == NULL or p.issuer.batch_srcs == NULL or p.issuer.batch_sizes == NULL:
+        p.wanted = <size_t>gpu_ring
+        return STEP_NO_MEMORY
+    p.ring.copy_stream = copy_stream
+    p.ring.compute_stream = compute_stream
+    if make_copy:
+        status = _hip.stream_create(&p.ring.copy_stream)
+        if status != _hip.HIP_SUCCESS:
+            return _failed(p, _hip.CALL_STREAM_CREATE, status)
+        p.owns_copy_stream = True
+    if make_compute:
+        status = _hip.stream_create(&p.ring.compute_stream)
+        if status != _hip.HIP_SUCCESS:
+            return _failed(p, _hip.CALL_STREAM_CREATE, status)
+        p.owns_compute_stream = True
+    status = gpu_ring_init(&p.ring, gpu_ring, slot_bytes, &call)
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, call, status)
+    status = _hip.event_create(&p.fence, False, True)
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, _hip.CALL_EVENT_CREATE, status)
+    if own_slots:
+        p.owned_stride = (slot_bytes + SLOT_ALIGNMENT - 1) // SLOT_ALIGNMENT * SLOT_ALIGNMENT
+        p.wanted = <size_t>(p.owned_stride * gpu_ring)
+        status = _hip.device_alloc(&p.owned_slots, p.wanted)
+        if status != _hip.HIP_SUCCESS:
+            p.owned_slots = 0
+            return _failed(p, _hip.CALL_MALLOC, status)
+        for s in range(gpu_ring):
+            p.ring.addresses[s] = p.owned_slots + <uintptr_t>(s * p.owned_stride)
+    p.slots_are_lent = not own_slots
+    return STEP_OK
+
+
+cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
+    """End the request, wait for the last use of owned slots, end the threads, free everything.
+
+    `STEP_HUNG`: a thread did not come back, or the device did not: everything is left to it on purpose.
+    """
+    cdef int step = STEP_OK
+    cdef int restore
+    cdef Extent* quit
+    p.driver_timeout_ns = timeout_ns
+    if p.running:
+        step = pipeline_abort(p)
+    if not p.issuer.exited.load(memory_order_acquire) and not p.broken:
+        quit = _new_command(COMMAND_QUIT)
+        if quit == NULL or _run_command(p, quit) != STEP_OK:
+            p.broken = True
+        else:
+            p.issuer.thread.join()
+            if p.issuer.finish_status != _hip.HIP_SUCCESS:
+                # The device is lost, or the engine has destroyed a stream that it lent: nothing to wait for.
+                _hip.clear_last_error()
+    elif p.issuer.exited.load(memory_order_acquire):
+        p.issuer.thread.join()
+    if p.broken:
+        p.issuer.thread.detach()
+        host_ring_delete(p.host, True)
+        return STEP_HUNG
+    restore = _enter(p)
+    host_ring_delete(p.host, False)
+    p.host = NULL
+    _free_chain(p.extents)
+    p.extents = NULL
+    if p.fence != 0:
+        _hip.event_destroy(p.fence)
+    if p.ring.addresses != NULL:
+        gpu_ring_clear(&p.ring)
+    if p.owned_slots != 0:
+        _hip.device_free(p.owned_slots)
+    if p.owns_copy_stream:
+        _hip.stream_destroy(p.ring.copy_stream)
+    if p.owns_compute_stream:
+        _hip.stream_destroy(p.ring.compute_stream)
+    _leave(restore)
+    free(p.held)
+    free(p.issuer.batch_dsts)
+    free(p.issuer.batch_srcs)
+    free(p.issuer.batch_sizes)
+    destroy(p)
+    return STEP_OK
+
+
+# --- extents and commands -----------------------------------------------------------------------------------
+
+cdef Extent* _new_command(int kind) noexcept nogil:
+    cdef Extent* command = make[Extent]()
+    if command != NULL:
+        command.command = kind
+    return command
+
+
+cdef void _free_chain(Extent* extent) noexcept nogil:
+    cdef Extent* following
+    while extent != NULL:
+        following = extent.next.load(memory_order_acquire)
+        free(extent.jobs)           # one allocation with ends, job_entries and, where copied, the arrays
+        destroy(extent)
+        extent = following
+
+
+cdef void _list(Pipeline* p, Extent* command) noexcept nogil:
+    issuer_list(&p.issuer, command)
+    if p.extents == NULL:
+        p.extents = command
+
+
+cdef int _run_command(Pipeline* p, Extent* command) noexcept nogil:
+    """List a command and wait until the issuer has come through all that was listed.
+
+    `STEP_HUNG` where nothing moves for `driver_timeout_ns`: the thread stays in one driver call, or is gone.
+    """
+    cdef int64_t target, before
+    _list(p, command)
+    target = p.issuer.listed.get()
+    while True:
+        before = pipeline_progress(p)
+        if p.issuer.done.wait(target, p.issuer.exited, p.driver_timeout_ns):
+            break
+        if p.issuer.done.get() >= target:
+            break
+        if p.issuer.exited.load(memory_order_acquire) or pipeline_progress(p) == before:
+            p.broken = True
+            return STEP_HUNG
+    _hip.announce_acquire(&p.issuer.done)
+    return STEP_OK
+
+
+cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil:
+    """A number that changes whenever a thread of the request gets anything done."""
+    cdef int64_t sum = p.issuer.done.get() + p.issuer.issued.get() + p.issuer.consumed.get()
+    cdef int k
+    cdef int64_t b
+    for k in range(2):
+        sum += p.counters.kinds[k].copy_calls.load(memory_order_relaxed)
+        sum += p.counters.kinds[k].reuse_waits.load(memory_order_relaxed)
+        sum += p.counters.kinds[k].copied_records.load(memory_order_relaxed)
+    sum += p.counters.host_reuse_waits.load(memory_order_relaxed)
+    sum += p.counters.dma_done_records.load(memory_order_relaxed)
+    if p.host != NULL:
+        sum += p.host.claimed.load(memory_order_relaxed)
+        for b in range(p.host.size):
+            sum += p.host.ready[b].get()
+    return sum
+
+
+# --- a request: begin, extend -----------------------------------------------------------------------------------
+
+cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
+                        uintptr_t compute_stream) noexcept nogil:
+    """Begin a request: reset, the slots, the begin fence. Nothing is left behind by a failure."""
+    cdef int restore, step
+    if p.broken:
+        return STEP_HUNG
+    memset(<void*>&p.counters, 0, sizeof(p.counters))
+    control_reset(&p.control)
+    restore = _enter(p)
+    step = _begin_fence(p, lent_slots, compute_stream)
+    _leave(restore)
+    if step != STEP_OK:
+        return step
+    p.limits = limits[0]
+    p.issuer.issued.reset(0)
+    p.issuer.consumed.reset(0)
+    p.listed = 0
+    p.jobs = 0
+    p.acquired = 0
+    p.cursor = NULL
+    memset(p.held, 0, p.ring.size)
+    if p.host != NULL:
+        host_ring_begin(p.host, limits.stage_batch, p.timing)
+    p.generation += 1
+    p.running = True
+    p.began_ns = now_ns()
+    return STEP_OK
+
+
+cdef int _fence_on(Pipeline* p, uintptr_t compute_stream) noexcept nogil:
+    """The copy stream waits for everything queued so far on the compute stream."""
+    cdef int status = _hip.event_record(p.fence, compute_stream)
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, _hip.CALL_EVENT_RECORD, status)
+    status = _hip.stream_wait_event(p.ring.copy_stream, p.fence)
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, _hip.CALL_STREAM_WAIT_EVENT, status)
+    p.issuer.dirty.store(1, memory_order_relaxed)
+    add(p.counters.begin_waits, 1)
+    return STEP_OK
+
+
+cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t compute_stream) noexcept nogil:
+    cdef bint other_stream = p.ran_before and compute_stream != p.last_compute_stream
+    cdef bint lent = lent_slots != NULL
+    cdef int step = STEP_OK
+    cdef int64_t s
+    if other_stream:
+        step = _fence_on(p, p.last_compute_stream)
+    if step == STEP_OK and lent:
+        step = _fence_on(p, compute_stream)
+    if step != STEP_OK:
+        return step
+    if lent:
+        for s in range(p.ring.size):
+            p.ring.addresses[s] = lent_slots[s]
+    elif p.slots_are_lent:
+        for s in range(p.ring.size):
+            p.ring.addresses[s] = p.owned_slots + <uintptr_t>(s * p.owned_stride)
+    if lent or p.slots_are_lent:
+        # Lent slots are fresh behind the fence. Owned ones are, too, after a request with lent ones: that
+        # request's fence came after all their uses.
+        gpu_ring_forget_uses(&p.ring)
+    p.slots_are_lent = lent
+    p.ring.compute_stream = compute_stream
+    p.last_compute_stream = compute_stream
+    p.ran_before = True
+    return STEP_OK
+
+
+cdef int _need_host_ring(Pipeline* p) noexcept nogil:
+    """Host ring, buffers and workers, at the first staged entry."""
+    cdef int status, restore
+    cdef int call = 0
+    if p.host == NULL:
+        p.host = host_ring_new(p.host_ring_size, p.ring.slot_bytes, p.n_workers, p.device, &p.control, &p.counters)
+        if p.host == NULL or not host_ring_start_workers(p.host):
+            host_ring_delete(p.host, False)
+            p.host = NULL
+            p.control.n_nudged = 2              # the ring's watermarks are gone
+            p.wanted = 0
+            return STEP_NO_MEMORY
+        p.issuer.host = p.host
+        host_ring_begin(p.host, p.limits.stage_batch, p.timing)
+    if not p.host.allocated:
+        restore = _enter(p)
+        status = host_ring_allocate(p.host, &call)
+        _leave(restore)
+        if status != _hip.HIP_SUCCESS:
+            p.wanted = <size_t>(p.host.size * p.host.buffer_bytes)
+            if call == _hip.CALL_HOST_MALLOC:
+                return STEP_NO_MEMORY
+            return _failed(p, call, status)
+    if p.jobs == 0:
+        add(p.counters.pageable_buffers, p.host.pageable)
+    p.limits.host_pinned = p.host.pinned
+    return STEP_OK
+
+
+cdef Extent* _new_extent(const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
+                         const int64_t* entry_starts, int64_t n_entries, int64_t n_jobs,
+                         bint copy_arrays) noexcept nogil:
+    cdef int64_t first = entry_starts[0]
+    cdef int64_t n_segments = entry_starts[n_entries] - first
+    cdef int64_t words = 2 * n_entries + n_jobs
+    cdef int64_t* block
+    cdef int64_t k
+    cdef Extent* extent = make[Extent]()
+    if extent == NULL:
+        return NULL
+    if copy_arrays:
+        words += 3 * n_segments + n_entries + 1
+    block = <int64_t*>malloc((words + 1) * sizeof(int64_t))
+    if block == NULL:
+        destroy(extent)
+        return NULL
+    extent.command = COMMAND_ENTRIES
+    extent.n_entries = n_entries
+    extent.n_jobs = n_jobs
+    extent.jobs = block
+    extent.ends = block + n_entries
+    extent.job_entries = block + 2 * n_entries
+    extent.addresses = addresses
+    extent.nbytes = nbytes
+    extent.offsets = offsets
+    extent.entry_starts = entry_starts
+    if copy_arrays:
+        block += 2 * n_entries + n_jobs
+        memcpy(block, addresses + first, n_segments * sizeof(int64_t))
+        extent.addresses = <const uint64_t*>block
+        block += n_segments
+        memcpy(block, nbytes + first, n_segments * sizeof(int64_t))
+        extent.nbytes = block
+        block += n_segments
+        memcpy(block, offsets + first, n_segments * sizeof(int64_t))
+        extent.offsets = block
+        block += n_segments
+        for k in range(n_entries + 1):
+            block[k] = entry_starts[k] - first
+        extent.entry_starts = block
+    return extent
+
+
+cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
+                         const int64_t* entry_starts, const uint8_t* staged, int64_t n_entries,
+                         bint copy_arrays) noexcept nogil:
+    """Plan the entries and hand them to the threads. The arrays are valid entries of this ring's slots.
+
+    They are borrowed until the request has ended, or copied with `copy_arrays`. Segment k of entry i is
+    ``entry_starts[i] + k``; ``staged[i]`` is 1 where a worker has to gather the entry.
+    """
+    cdef int64_t i, n_jobs
+    cdef Extent* extent
+    cdef int step
+    if not p.running:
+        return STEP_IDLE
+    if p.control.attention.load(memory_order_acquire):
+        return STEP_STOPPED
+    if n_entries == 0:
+        return STEP_OK
+    n_jobs = 0
+    for i in range(n_entries):
+        n_jobs += staged[i] != 0
+    if n_jobs > 0:
+        step = _need_host_ring(p)
+        if step != STEP_OK:
+            return step
+    extent = _new_extent(addresses, nbytes, offsets, entry_starts, n_entries, n_jobs, copy_arrays)
+    if extent == NULL:
+        p.wanted = <size_t>n_entries * 24
+        return STEP_NO_MEMORY
+    extent.first_entry = p.listed
+    extent.first_job = p.jobs
+    n_jobs = 0
+    for i in range(n_entries):
+        if staged[i]:
+            extent.jobs[i] = p.jobs + n_jobs
+            extent.job_entries[n_jobs] = i
+            n_jobs += 1
+        else:
+            extent.jobs[i] = -1
+    plan_copy_groups(&p.limits, extent.jobs, n_entries, p.listed, extent.ends)
+    p.listed += n_entries
+    p.jobs += n_jobs
+    if p.cursor == NULL:
+        p.cursor = extent
+    _list(p, extent)
+    if p.host != NULL:
+        host_ring_append(p.host, extent)
+    return STEP_OK
+
+
+# --- the engine's side ---------------------------------------------------------------------------------------
+
+cdef inline Extent* _extent_at(Pipeline* p, int64_t entry) noexcept nogil:
+    """The extent of the entry to be acquired next; the cursor moves forward only."""
+    while entry >= p.cursor.first_entry + p.cursor.n_entries:
+        p.cursor = p.cursor.next.load(memory_order_acquire)
+    return p.cursor
+
+
+cdef int _ready(Pipeline* p) noexcept nogil:
+    """Whether the next entry may be taken: published, or why not."""
+    cdef int64_t entry = p.acquired
+    cdef Extent* extent
+    if not p.running:
+        return STEP_IDLE
+    if p.control.attention.load(memory_order_acquire):
+        return STEP_STOPPED
+    if entry >= p.listed:
+        return STEP_END
+    if p.issuer.issued.get() > entry:
+        _hip.announce_acquire(&p.issuer.issued)
+        return STEP_OK
+    extent = _extent_at(p, entry)
+    if extent.ends[entry - extent.first_entry] > p.issuer.consumed.get() + p.ring.size:
+        return STEP_HELD
+    return STEP_BUSY
+
+
+cdef int _engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil:
+    control_fail(&p.control, WHO_ENGINE, -1, call, status, entry, entry % p.ring.size)
+    return STEP_STOPPED
+
+
+cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
+    """Take the next entry if it is published: the compute stream waits on its group's `copied`."""
+    cdef int64_t entry = p.acquired
+    cdef int64_t slot, terminal, s
+    cdef int64_t began = 0
+    cdef Extent* extent
+    cdef int status, restore
+    cdef int step = _ready(p)
+    if step != STEP_OK:
+        return step
+    extent = _extent_at(p, entry)
+    terminal = (extent.ends[entry - extent.first_entry] - 1) % p.ring.size
+    slot = entry % p.ring.size
+    if p.timing:
+        began = now_ns()
+    restore = _enter(p)
+    _hip.announce_label(entry, slot, entry // p.ring.size)
+    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])
+    _leave(restore)
+    if p.timing:
+        add_shared(p.counters.dependency_calls_ns, now_ns() - began)
+    if status != _hip.HIP_SUCCESS:
+        return _engine_failed(p, _hip.CALL_STREAM_WAIT_EVENT, status, entry)
+    add(p.counters.copied_waits, 1)
+    p.held[slot] = 1
+    p.acquired = entry + 1
+    out.entry = entry
+    out.slot = slot
+    out.address = p.ring.addresses[slot]
+    out.nbytes = 0
+    for s in range(extent.entry_starts[entry - extent.first_entry],
+                   extent.entry_starts[entry - extent.first_entry + 1]):
+        if extent.nbytes[s] > 0 and extent.offsets[s] + extent.nbytes[s] > out.nbytes:
+            out.nbytes = extent.offsets[s] + extent.nbytes[s]
+    return STEP_OK
+
+
+cdef int _consume(Pipeline* p, int64_t entry) noexcept nogil:
+    """Record the entry's `used`, then tell the issuer."""
+    cdef int status
+    cdef int64_t began = 0
+    cdef int restore
+    if p.timing:
+        began = now_ns()
+    restore = _enter(p)
+    _hip.announce_label(entry, entry % p.ring.size, entry // p.ring.size)
+    status = gpu_ring_record_used(&p.ring, entry)
+    _leave(restore)
+    if p.timing:
+        add_shared(p.counters.dependency_calls_ns, now_ns() - began)
+    if status != _hip.HIP_SUCCESS:
+        return _engine_failed(p, _hip.CALL_EVENT_RECORD, status, entry)
+    add(p.counters.used_records, 1)
+    p.held[entry % p.ring.size] = 0
+    _hip.announce_release(&p.issuer.consumed)
+    p.issuer.consumed.advance(entry + 1)
+    return STEP_OK
+
+
+cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil:
+    """Give the oldest held entry back, and with it the skipped ones behind it."""
+    cdef int step
+    if not p.running:
+        return STEP_IDLE
+    if p.control.attention.load(memory_order_acquire):
+        return STEP_STOPPED
+    if entry != p.issuer.consumed.get() or entry >= p.acquired or p.held[entry % p.ring.size] != 1:
+        return STEP_ORDER
+    step = _consume(p, entry)
+    entry += 1
+    while step == STEP_OK and entry < p.acquired and p.held[entry % p.ring.size] == 2:
+        step = _consume(p, entry)
+        entry += 1
+    return step
+
+
+cdef int pipeline_skip(Pipeline* p) noexcept nogil:
+    """Pass the next entry without a wait for its bytes. Behind held entries its turn comes with theirs."""
+    cdef int64_t entry = p.acquired
+    cdef int step = _ready(p)
+    if step != STEP_OK:
+        return step
+    p.acquired = entry + 1
+    add(p.counters.skipped, 1)
+    if p.issuer.consumed.get() < entry:
+        p.held[entry % p.ring.size] = 2
+        return STEP_OK
+    return _consume(p, entry)
+
+
+cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil:
+    """Block until the next entry is published, something stops the request, or the time is over."""
+    cdef int64_t began = 0
+    if p.timing:
+        began = now_ns()
+    p.issuer.issued.wait(p.acquired + 1, p.control.attention, timeout_ns)
+    if p.timing:
+        add(p.counters.wait_publication_ns, now_ns() - began)
+    return STEP_OK
+
+
+cdef int pipeline_synchronize_slot(Pipeline* p, int64_t entry) noexcept nogil:
+    """Block the host until the bytes of a held entry have arrived."""
+    cdef Extent* extent = p.extents
+    cdef int status
+    if not p.running:
+        return STEP_IDLE
+    if entry < p.issuer.consumed.get() or entry >= p.acquired:
+        return STEP_ORDER
+    while entry >= extent.first_entry + extent.n_entries:
+        extent = extent.next.load(memory_order_acquire)
+    status = _hip.event_synchronize(p.ring.copied[(extent.ends[entry - extent.first_entry] - 1) % p.ring.size])
+    if status != _hip.HIP_SUCCESS:
+        return _engine_failed(p, _hip.CALL_EVENT_SYNCHRONIZE, status, entry)
+    return STEP_OK
+
+
+# --- the end of a request -------------------------------------------------------------------------------------
+
+cdef int _end(Pipeline* p) noexcept nogil:
+    """The issuer's and the host ring's end, and a drained copy stream."""
+    cdef Extent* command
+    cdef int step = STEP_OK
+    if p.listed > 0 or p.issuer.dirty.load(memory_order_relaxed):
+        command = _new_command(COMMAND_FINISH)
+        if command == NULL:
+            p.broken = True
+            return STEP_NO_MEMORY
+        step = _run_command(p, command)
+    if step != STEP_OK:
+        return step
+    if p.listed > 0 and p.issuer.finish_status != _hip.HIP_SUCCESS:
+        # Neither the copy stream nor the device can be waited for: what it may touch is never freed.
+        control_fail(&p.control, WHO_ISSUER, -1, p.issuer.finish_call, p.issuer.finish_status, -1, -1)
+        p.broken = True
+        return STEP_STOPPED
+    return STEP_OK
+
+
+cdef void _forget_request(Pipeline* p) noexcept nogil:
+    """Free the extents. The last command stays: the issuer finds its successor through it."""
+    cdef Extent* extent = p.extents
+    cdef Extent* following
+    while extent != NULL and extent != p.issuer.tail:
+        following = extent.next.load(memory_order_acquire)
+        free(extent.jobs)
+        destroy(extent)
+        extent = following
+    p.extents = extent
+    add(p.counters.wall_ns, now_ns() - p.began_ns)
+    p.cursor = NULL
+    p.running = False
+
+
+cdef int pipeline_finish(Pipeline* p) noexcept nogil:
+    """End a request whose entries were all consumed. `STEP_ORDER` where some were not: abort instead."""
+    cdef int step
+    if not p.running:
+        return STEP_IDLE
+    if p.control.attention.load(memory_order_acquire):
+        return STEP_STOPPED
+    if p.issuer.consumed.get() < p.listed:
+        return STEP_ORDER
+    step = _end(p)
+    if step == STEP_OK and p.control.failed.load(memory_order_acquire):
+        step = STEP_STOPPED
+    if not p.broken:
+        _forget_request(p)
+    else:
+        p.running = False
+    return step
+
+
+cdef int pipeline_abort(Pipeline* p) noexcept nogil:
+    """Stop, drain, and record `used` for what was acquired and not released: kernels may read it."""
+    cdef int step, status, restore
+    cdef int64_t entry
+    if not p.running:
+        return STEP_IDLE
+    control_stop(&p.control)
+    step = _end(p)
+    if p.broken:
+        p.running = False
+        return step
+    restore = _enter(p)
+    status = _hip.HIP_SUCCESS
+    for entry in range(p.issuer.consumed.get(), p.acquired):
+        if p.held[entry % p.ring.size] != 1:
+            continue
+        status = gpu_ring_record_used(&p.ring, entry)
+        if status != _hip.HIP_SUCCESS:
+            break
+        add(p.counters.used_records, 1)
+    if status != _hip.HIP_SUCCESS:
+        # Without the record, only the stream itself can tell when the kernels are done.
+        _hip.clear_last_error()
+        control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status, entry, entry % p.ring.size)
+        if _hip.stream_synchronize(p.ring.compute_stream) != _hip.HIP_SUCCESS:
+            _hip.clear_last_error()
+            p.broken = True
+    _leave(restore)
+    _forget_request(p)
+    return STEP_OK
+
+
+cdef void pipeline_cancel(Pipeline* p) noexcept nogil:
+    """From any thread: the engine's next call, or the one it waits in, aborts."""
+    control_cancel(&p.control)

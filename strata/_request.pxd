@@ -1,0 +1,40 @@
+"""The engine's side for Python: the streamer's core, a request, a slot."""
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from strata._pipeline cimport Pipeline
+
+
+cdef class StreamerCore:
+    cdef Pipeline* p
+    cdef readonly int64_t slot_bytes
+    cdef readonly int64_t gpu_ring
+    cdef readonly int64_t host_ring
+    cdef readonly object runtime
+    cdef bint busy                    # a thread waits in here without the GIL
+    cdef list owners                  # what the running request reads from
+    cdef object totals                # counters of the requests that ended
+    cdef int64_t stall_ns
+    cdef object __weakref__
+
+    cdef int check_open(self) except -1
+    cdef object thread_states(self)
+
+
+cdef class Request:
+    cdef StreamerCore core
+    cdef uint64_t generation
+    cdef object ended                 # why the request is over, or None
+    cdef object final                 # its counters then
+    cdef Slot iterated
+    cdef object settings_
+    cdef object __weakref__
+
+    cdef Pipeline* pipeline(self) except NULL
+
+
+cdef class Slot:
+    cdef Request request
+    cdef readonly int64_t entry
+    cdef readonly int64_t slot
+    cdef readonly uintptr_t address
+    cdef readonly int64_t nbytes

@@ -1,0 +1,843 @@
+"""The engine's side for Python: the streamer's core, a request, a slot.
+
+`acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
+up to a switch interval each time. They give it up only to block, in slices, so that Ctrl-C gets through.
+"""
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed
+
+import logging
+import warnings
+
+from strata cimport _hip
+from strata._control cimport WHO_ENGINE, WHO_ISSUER
+from strata._host_ring cimport (WORKER_COPIES, WORKER_PARKED, WORKER_WAITS_FOR_DMA, WORKER_WAITS_FOR_SUBMISSION)
+from strata._issuer cimport (ISSUER_FINISHES, ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE,
+                             ISSUER_WAITS_FOR_WINDOW)
+from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY,
+                               STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_abort,
+                               pipeline_acquire, pipeline_begin, pipeline_cancel, pipeline_close,
+                               pipeline_extend, pipeline_finish, pipeline_new, pipeline_open, pipeline_progress,
+                               pipeline_release, pipeline_skip, pipeline_synchronize_slot,
+                               pipeline_wait_published)
+from strata._planner cimport PlanLimits
+from strata._threads cimport destroy, now_ns
+
+from strata.counters import Counters
+from strata.errors import RequestAborted, StallError, StrataError
+
+logger = logging.getLogger("strata")
+
+cdef enum:
+    SLICE_NS = 20000000          # of a blocking wait, between two looks for Ctrl-C
+
+# How long a thread of strata may stay in one driver call during a tear-down before the streamer is given up.
+DRIVER_TIMEOUT_S = 30.0
+
+
+cdef object _snapshot(Pipeline* p):
+    """The counters now, as a `Counters`."""
+    values = {}
+    cdef int k
+    for k, kind in enumerate(("direct", "staged")):
+        values[f"{kind}_copies"] = p.counters.kinds[k].copies.load(memory_order_relaxed)
+        values[f"{kind}_copy_calls"] = p.counters.kinds[k].copy_calls.load(memory_order_relaxed)
+        values[f"{kind}_bytes"] = p.counters.kinds[k].nbytes.load(memory_order_relaxed)
+        values[f"{kind}_copied_records"] = p.counters.kinds[k].copied_records.load(memory_order_relaxed)
+        values[f"{kind}_reuse_waits"] = p.counters.kinds[k].reuse_waits.load(memory_order_relaxed)
+    return Counters(
+        dma_done_records=p.counters.dma_done_records.load(memory_order_relaxed),
+        host_reuse_waits=p.counters.host_reuse_waits.load(memory_order_relaxed),
+        fences=p.counters.fences.load(memory_order_relaxed),
+        fence_errors=p.counters.fence_errors.load(memory_order_relaxed),
+        pageable_buffers=p.counters.pageable_buffers.load(memory_order_relaxed),
+        copied_waits=p.counters.copied_waits.load(memory_order_relaxed),
+        used_records=p.counters.used_records.load(memory_order_relaxed),
+        skipped=p.counters.skipped.load(memory_order_relaxed),
+        begin_waits=p.counters.begin_waits.load(memory_order_relaxed),
+        wait_publication_s=p.counters.wait_publication_ns.load(memory_order_relaxed) * 1e-9,
+        wait_window_s=p.counters.wait_window_ns.load(memory_order_relaxed) * 1e-9,
+        wait_source_s=p.counters.wait_source_ns.load(memory_order_relaxed) * 1e-9,
+        wait_host_reuse_s=p.counters.wait_host_reuse_ns.load(memory_order_relaxed) * 1e-9,
+        host_memcpy_s=p.counters.host_memcpy_ns.load(memory_order_relaxed) * 1e-9,
+        submission_s=p.counters.submission_ns.load(memory_order_relaxed) * 1e-9,
+        dependency_calls_s=p.counters.dependency_calls_ns.load(memory_order_relaxed) * 1e-9,
+        wall_s=p.counters.wall_ns.load(memory_order_relaxed) * 1e-9,
+        **values,
+    )
+
+
+@cython.no_gc_clear
+cdef class StreamerCore:
+    """Owner of a streamer's rings, events and threads. `strata.ExpertStreamer` is its face."""
+
+    def __cinit__(self):
+        self.p = NULL
+        self.owners = []
+        self.busy = False
+
+    def __init__(self, int64_t slot_bytes, int64_t gpu_ring, int64_t host_ring, int workers, int device,
+                 copy_stream, compute_stream, bint own_slots, bint timing, stall_timeout, bint group_submission):
+        cdef uintptr_t copy_handle = 0 if copy_stream is None else copy_stream
+        cdef uintptr_t compute_handle = 0 if compute_stream is None else compute_stream
+        cdef bint make_copy = copy_stream is None
+        cdef bint make_compute = compute_stream is None
+        cdef int step
+        cdef int count = 0
+        _hip.check_usable()
+        self.slot_bytes = slot_bytes
+        self.gpu_ring = gpu_ring
+        self.host_ring = host_ring
+        self.totals = Counters()
+        self.stall_ns = 0 if stall_timeout is None else <int64_t>(stall_timeout * 1e9)
+        _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
+        self.p = pipeline_new()
+        if self.p == NULL:
+            raise MemoryError("no memory for a streamer")
+        self.p.device = device
+        self.p.switch_device = count > 1
+        self.p.timing = timing
+        self.p.issuer.group_submission = group_submission
+        self.p.driver_timeout_ns = self._driver_timeout()
+        with nogil:
+            step = pipeline_open(self.p, gpu_ring, slot_bytes, host_ring, workers, copy_handle, make_copy,
+                                 compute_handle, make_compute, own_slots)
+        if step == STEP_OK:
+            return
+        try:
+            self._raise_setup(step)
+        finally:
+            self.close()
+
+    def _driver_timeout(self):
+        return int(DRIVER_TIMEOUT_S * 1e9) if self.stall_ns == 0 else min(self.stall_ns, int(DRIVER_TIMEOUT_S * 1e9))
+
+    cdef int check_open(self) except -1:
+        _hip.check_usable()
+        if self.p == NULL:
+            raise StrataError("this streamer is closed")
+        if self.busy:
+            raise StrataError("this streamer is in use by another thread; a streamer serves one engine thread "
+                              "(only cancel() may come from another)")
+        return 0
+
+    def _raise_setup(self, int step):
+        """The exception for a step that failed with this thread's own call."""
+        if step == STEP_FAILED:
+            _hip.clear_last_error()
+            error = _hip.status_error(self.p.call, self.p.status, self.p.failed_entry, -1)
+            if self.p.call == _hip.CALL_MALLOC:
+                error.detail = f"{self.p.wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes"
+            raise error
+        if step == STEP_NO_MEMORY:
+            raise MemoryError(f"no host memory for {self.p.wanted} bytes" if self.p.wanted
+                              else "the system gives no more memory or threads")
+        if step == STEP_HUNG:
+            raise StrataError(f"this streamer is broken: {self.thread_states()}")
+        raise StrataError(f"unexpected step {step}")
+
+    @property
+    def copy_stream(self):
+        self.check_open()
+        return self.p.ring.copy_stream
+
+    @property
+    def compute_stream(self):
+        self.check_open()
+        return self.p.ring.compute_stream
+
+    @property
+    def device(self):
+        self.check_open()
+        return self.p.device
+
+    @property
+    def closed(self):
+        return self.p == NULL
+
+    @property
+    def broken(self):
+        return self.p != NULL and self.p.broken
+
+    @property
+    def running(self):
+        return self.p != NULL and self.p.running
+
+    def slot_addresses(self):
+        """Addresses of the slots, in ring order."""
+        cdef int64_t s
+        self.check_open()
+        return tuple(self.p.ring.addresses[s] for s in range(self.gpu_ring))
+
+    def counters(self):
+        """Counters of all requests so far, the running one included."""
+        if self.p != NULL and self.p.running:
+            return self.totals + _snapshot(self.p)
+        return self.totals
+
+    cdef object thread_states(self):
+        """What each thread of strata is doing, in words."""
+        cdef Pipeline* p = self.p
+        cdef int w
+        parts = []
+        entry = p.issuer.entry.load(memory_order_relaxed)
+        call = _hip.call_name(p.issuer.call.load(memory_order_relaxed)).decode()
+        state = p.issuer.state.load(memory_order_relaxed)
+        if p.issuer.exited.load(memory_order_acquire):
+            parts.append("the issuer's thread has ended")
+        elif state == ISSUER_PARKED:
+            parts.append("the issuer waits for more entries")
+        elif state == ISSUER_WAITS_FOR_WINDOW:
+            parts.append(f"the issuer waits at entry {entry} for the engine to release slots")
+        elif state == ISSUER_WAITS_FOR_SOURCE:
+            parts.append(f"the issuer waits for the source of entry {entry}")
+        elif state == ISSUER_SUBMITS:
+            parts.append(f"the issuer is in {call} at entry {entry}, slot {entry % self.gpu_ring}")
+        else:
+            parts.append(f"the issuer ends the request, in {call}")
+        if p.host != NULL:
+            for w in range(p.host.n_workers):
+                state = p.host.workers[w].state.load(memory_order_relaxed)
+                job = p.host.workers[w].job.load(memory_order_relaxed)
+                if p.host.workers[w].exited.load(memory_order_acquire):
+                    parts.append(f"worker {w}'s thread has ended")
+                elif state == WORKER_WAITS_FOR_SUBMISSION:
+                    parts.append(f"worker {w} waits at job {job} until the issuer has submitted job "
+                                 f"{job - self.host_ring}'s group")
+                elif state == WORKER_WAITS_FOR_DMA:
+                    parts.append(f"worker {w} is in hipEventSynchronize at job {job}, for the DMA of buffer "
+                                 f"{job % self.host_ring}")
+                elif state == WORKER_COPIES:
+                    parts.append(f"worker {w} copies job {job} into buffer {job % self.host_ring}")
+        return "; ".join(parts)
+
+    def begin(self, limits, copies, lent_slots, uintptr_t compute_stream, settings):
+        """Begin a request; see `strata.ExpertStreamer.begin`."""
+        cdef PlanLimits plan
+        cdef uintptr_t[::1] slots
+        cdef const uintptr_t* slot_pointer = NULL
+        cdef int step
+        cdef Request request
+        self.check_open()
+        if self.p.running:
+            raise StrataError("a request of this streamer is still running: finish() or abort() it first")
+        plan.gpu_ring = self.gpu_ring
+        plan.host_ring = self.host_ring
+        plan.copy_batch = limits.copy_batch
+        plan.stage_batch = limits.stage_batch
+        plan.stage_copy_batch = limits.stage_copy_batch
+        plan.host_pinned = NULL
+        if lent_slots is not None:
+            slots = lent_slots
+            slot_pointer = &slots[0]
+        if copies is not None:
+            self._check_entries(copies, 0)
+        step = pipeline_begin(self.p, &plan, slot_pointer, compute_stream)
+        if step != STEP_OK:
+            self._raise_setup(step)
+        request = Request.__new__(Request)
+        request.core = self
+        request.generation = self.p.generation
+        request.settings_ = settings
+        if copies is not None:
+            try:
+                request.extend(copies)
+            except BaseException:
+                request._end_quietly()
+                raise
+        return request
+
+    def _check_entries(self, copies, int64_t first):
+        """Every segment must lie within a slot; checked before anything starts."""
+        cdef const int64_t[::1] nbytes = copies.nbytes
+        cdef const int64_t[::1] offsets = copies.offsets
+        cdef const int64_t[::1] starts = copies.entry_starts
+        cdef int64_t n = starts.shape[0] - 1
+        cdef int64_t i, s
+        cdef int64_t bad = -1
+        with nogil:
+            for i in range(n):
+                for s in range(starts[i], starts[i + 1]):
+                    if offsets[s] > self.slot_bytes - nbytes[s]:
+                        bad = i
+                        break
+                if bad >= 0:
+                    break
+        if bad >= 0:
+            raise ValueError(
+                f"entry {first + bad} needs {int(copies.entry_extents()[bad])} bytes and a slot has "
+                f"{self.slot_bytes} (slot {(first + bad) % self.gpu_ring}): make slot_bytes larger")
+
+    def close(self, timeout=None):
+        """Abort what runs, end the threads, free everything. Idempotent."""
+        cdef Pipeline* p = self.p
+        cdef int step
+        cdef int64_t limit
+        if p == NULL:
+            return
+        if _hip.forked():
+            self.p = NULL
+            return
+        if self.busy:
+            raise StrataError("this streamer is in use by another thread: cancel() its request there first")
+        limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
+        # What is known of a hang must be said before the pipeline is let go.
+        self.busy = True
+        was_running = p.running
+        try:
+            with nogil:
+                step = pipeline_close(p, limit)
+        finally:
+            self.busy = False
+        states = self.thread_states() if step == STEP_HUNG else None
+        self.p = NULL
+        if states is not None:
+            # Memory that the device or a thread may still touch is never freed, nor are its owners.
+            _leaked.append(self.owners)
+            self.owners = []
+            raise StrataError(f"closing a broken streamer: {states}; its memory, events and threads are left as "
+                              "they are on purpose")
+        self.owners = []
+
+    def cancel(self):
+        """From any thread: have the engine's thread abort what it runs."""
+        if self.p != NULL and not _hip.forked():
+            pipeline_cancel(self.p)
+
+    @property
+    def in_use(self):
+        """Whether a thread waits in this streamer right now."""
+        return bool(self.busy)
+
+    def __dealloc__(self):
+        # Only where nobody closed it and `__del__` of the face did not run. Without the GIL: the threads may
+        # need it for a moment.
+        cdef Pipeline* p = self.p
+        self.p = NULL
+        if p != NULL and not _hip.forked():
+            with nogil:
+                pipeline_close(p, 5000000000)
+
+
+_leaked = []
+
+
+cdef class Request:
+    """One pass over one list of entries. Made by `strata.ExpertStreamer.begin`.
+
+    A context manager: leaving it finishes the request where every entry was consumed, and aborts it
+    otherwise, or when an exception passes. Iterating it acquires and releases slots in order.
+
+    Notes
+    -----
+    One thread, the engine's, uses a request; `cancel` may come from any thread. A call that fails ends the
+    request: it is aborted, and the first cause is raised.
+    """
+
+    def __init__(self):
+        raise TypeError("a Request is made by ExpertStreamer.begin()")
+
+    cdef Pipeline* pipeline(self) except NULL:
+        if self.ended is not None:
+            if self.ended == "finished":
+                raise StrataError("this request is finished")
+            raise RequestAborted(f"this request is over: {self.ended}")
+        self.core.check_open()
+        return self.core.p
+
+    def __len__(self):
+        return self.core.p.listed if self.ended is None and self.core.p != NULL else self._final_length()
+
+    def _final_length(self):
+        return self.final[1] if self.final is not None else 0
+
+    @property
+    def settings(self):
+        """The batches that this request runs with, clamped."""
+        return self.settings_
+
+    @property
+    def issued(self):
+        """Entries whose completion is recorded: the engine may queue waits on them."""
+        if self.ended is None and self.core.p != NULL:
+            return self.core.p.issuer.issued.get()
+        return self.final[2] if self.final is not None else 0
+
+    @property
+    def consumed(self):
+        """Entries whose `used` record is submitted."""
+        if self.ended is None and self.core.p != NULL:
+            return self.core.p.issuer.consumed.get()
+        return self.final[3] if self.final is not None else 0
+
+    @property
+    def counters(self):
+        """A snapshot of the request's counters; the final ones once it is over."""
+        if self.ended is None and self.core.p != NULL:
+            return _snapshot(self.core.p)
+        return self.final[0] if self.final is not None else Counters()
+
+    # --- taking entries -------------------------------------------------------------------------------------
+
+    def acquire(self, timeout=None):
+        """The next entry's slot; the compute stream waits for its bytes, the host does not.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for publication. Default: without end (but see `stall_timeout`).
+
+        Returns
+        -------
+        Slot
+
+        Raises
+        ------
+        IndexError
+            Past the list's end.
+        TimeoutError
+            After `timeout` without publication; the request goes on.
+        StallError
+            After the streamer's `stall_timeout` in which no thread got anything done.
+        StrataError
+            If only a release by the caller could let the entry be published.
+        RequestAborted
+            After `cancel`.
+        HipError
+            The first cause, if a HIP call of any thread failed.
+        """
+        cdef AcquiredSlot got
+        cdef Slot slot
+        cdef Pipeline* p = self.pipeline()
+        cdef int step = pipeline_acquire(p, &got)
+        if step != STEP_OK:
+            while step == STEP_BUSY:
+                self._block(timeout)
+                timeout = 0 if timeout is not None else None
+                step = pipeline_acquire(p, &got)
+            if step != STEP_OK:
+                self._raise(step)
+        slot = Slot.__new__(Slot)
+        slot.request = self
+        slot.entry = got.entry
+        slot.slot = got.slot
+        slot.address = got.address
+        slot.nbytes = got.nbytes
+        return slot
+
+    def skip(self, int64_t n=1):
+        """Pass the next `n` entries unread: their `used` records advance, no wait is queued.
+
+        An entry skipped behind held slots advances when those are released.
+
+        Raises
+        ------
+        ValueError
+            If `n` is negative.
+        IndexError, StrataError, RequestAborted, HipError
+            As `acquire`.
+        """
+        cdef Pipeline* p = self.pipeline()
+        cdef int step
+        if n < 0:
+            raise ValueError(f"n is {n}; it must be at least 0")
+        while n > 0:
+            step = pipeline_skip(p)
+            if step == STEP_BUSY:
+                self._block(None)
+                continue
+            if step != STEP_OK:
+                self._raise(step)
+            n -= 1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Slot slot = self.iterated
+        cdef Pipeline* p = self.pipeline()
+        if slot is not None:
+            self.iterated = None
+            if slot.request is not None:
+                slot.release()
+        if p.acquired >= p.listed and not p.control.attention.load(memory_order_acquire):
+            raise StopIteration
+        slot = self.acquire()
+        self.iterated = slot
+        return slot
+
+    def extend(self, copies):
+        """Append entries to the running request.
+
+        Parameters
+        ----------
+        copies : ExpertCopies
+
+        Raises
+        ------
+        TypeError
+            If `copies` is no `ExpertCopies`.
+        ValueError
+            If an entry does not fit a slot; nothing is appended.
+        MemoryError
+            If no host buffer can be allocated, with the bytes asked for.
+        """
+        from strata.copies import ExpertCopies
+        cdef Pipeline* p = self.pipeline()
+        cdef const uint64_t[::1] addresses
+        cdef const int64_t[::1] nbytes
+        cdef const int64_t[::1] offsets
+        cdef const int64_t[::1] starts
+        cdef const uint8_t[::1] staged
+        cdef int64_t n
+        cdef int step
+        cdef int64_t pageable
+        if not isinstance(copies, ExpertCopies):
+            raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        self.core._check_entries(copies, p.listed)
+        n = len(copies)
+        if n == 0:
+            return
+        addresses = copies.addresses
+        nbytes = copies.nbytes
+        offsets = copies.offsets
+        starts = copies.entry_starts
+        staged = copies.staged
+        pageable = 0 if p.host == NULL else p.host.pageable
+        self.core.owners.append(copies)
+        # An entry may have no segment at all: such a list has no first element to point to.
+        step = pipeline_extend(p, &addresses[0] if addresses.shape[0] else NULL,
+                               &nbytes[0] if nbytes.shape[0] else NULL,
+                               &offsets[0] if offsets.shape[0] else NULL, &starts[0], &staged[0], n, False)
+        if step == STEP_OK:
+            if p.host != NULL and p.host.pageable > pageable:
+                logger.warning("%d of %d host buffers of %d bytes could not be pinned; their copies go from "
+                               "pageable memory, one by one", p.host.pageable, p.host.size, p.host.buffer_bytes)
+            return
+        self.core.owners.pop()
+        if step == STEP_NO_MEMORY and p.wanted:
+            raise MemoryError(f"no host memory for the host ring or plan: {p.wanted} bytes were asked for "
+                              f"({p.host_ring_size} buffers of {p.ring.slot_bytes} bytes)")
+        if step == STEP_STOPPED:
+            self._raise(step)
+        self.core._raise_setup(step)
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def finish(self):
+        """End the request: its list is complete and every entry was consumed.
+
+        On return strata reads no source any more.
+
+        Raises
+        ------
+        StrataError
+            If entries were not consumed; the request is aborted then.
+        """
+        cdef Pipeline* p = self.pipeline()
+        cdef int step
+        if self.iterated is not None and self.iterated.request is not None:
+            self.iterated.release()
+        self.iterated = None
+        if p.issuer.consumed.get() < p.listed and not p.control.attention.load(memory_order_acquire):
+            consumed = p.issuer.consumed.get()
+            listed = p.listed
+            self._abort("finish() came before every entry was consumed")
+            raise StrataError(f"finish() with {consumed} of {listed} entries consumed: the request was aborted")
+        step = self._finish_step()
+        if step != STEP_OK:
+            self._raise(step)
+        self._over("finished")
+
+    def _finish_step(self):
+        cdef Pipeline* p = self.core.p
+        cdef int step
+        self._remember()
+        self.core.busy = True
+        try:
+            with nogil:
+                step = pipeline_finish(p)
+        finally:
+            self.core.busy = False
+        return step
+
+    def abort(self):
+        """End the request early. The next one may begin at once. No-op where it is over."""
+        if self.ended is not None:
+            return
+        self.pipeline()
+        self._abort("it was aborted")
+
+    def cancel(self):
+        """From any thread: the engine's next call on this request aborts it and raises `RequestAborted`."""
+        if self.ended is None and self.core.p != NULL and self.core.p.generation == self.generation:
+            if self.core.p.running and not _hip.forked():
+                pipeline_cancel(self.core.p)
+
+    def _abort(self, why):
+        cdef Pipeline* p = self.core.p
+        cdef int step
+        self._remember()
+        self.core.busy = True
+        try:
+            with nogil:
+                step = pipeline_abort(p)
+        finally:
+            self.core.busy = False
+        broken = p.broken
+        if step == STEP_HUNG:
+            states = self.core.thread_states()
+            self._over(why)
+            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        self._over(why)
+        return broken
+
+    def _remember(self):
+        """Before the pipeline forgets: length, issued, consumed."""
+        cdef Pipeline* p = self.core.p
+        self.final = (None, p.listed, p.issuer.issued.get(), p.issuer.consumed.get())
+
+    def _over(self, why):
+        cdef Pipeline* p = self.core.p
+        counters = _snapshot(p)
+        self.final = (counters, p.listed, p.issuer.issued.get(), p.issuer.consumed.get())
+        self.core.totals = self.core.totals + counters
+        self.ended = why
+        self.iterated = None
+        if p.broken:
+            _leaked.append(self.core.owners)     # the device may still read them
+        self.core.owners = []
+
+    def _end_quietly(self):
+        """After another error: abort, and keep that error the one that is raised."""
+        if self.ended is None and self.core.p != NULL and self.core.p.running:
+            try:
+                self._abort("it failed")
+            except StrataError:
+                logger.exception("aborting a failed request")
+
+    def __enter__(self):
+        self.pipeline()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        cdef Pipeline* p
+        if self.ended is not None or self.core.p == NULL or _hip.forked():
+            return False
+        p = self.core.p
+        if kind is not None:
+            self._abort("an exception left its context")
+        elif p.issuer.consumed.get() < p.listed and not p.control.attention.load(memory_order_acquire):
+            logger.info("a request was left with %d of %d entries consumed: aborted", p.issuer.consumed.get(),
+                        p.listed)
+            self._abort("its context was left early")
+        else:
+            self.finish()
+        return False
+
+    def __del__(self):
+        if self.ended is None and self.core is not None and self.core.p != NULL and not _hip.forked():
+            if self.core.p.running and self.core.p.generation == self.generation and not self.core.busy:
+                warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
+                              stacklevel=1)
+                self._end_quietly()
+
+    def __repr__(self):
+        state = self.ended or "running"
+        return f"<strata.Request of {len(self)} entries, {self.consumed} consumed, {state}>"
+
+    # --- waiting and raising ----------------------------------------------------------------------------------
+
+    def _block(self, timeout):
+        """Wait for the next entry's publication, without the GIL, in slices."""
+        cdef Pipeline* p = self.core.p
+        cdef StreamerCore core = self.core
+        cdef int64_t now = now_ns()
+        cdef int64_t deadline = 0
+        cdef int64_t progress = pipeline_progress(p)
+        cdef int64_t moved = now
+        cdef int64_t slice_ns
+        cdef int64_t target = p.acquired + 1
+        if timeout is not None:
+            if timeout < 0:
+                raise ValueError(f"timeout is {timeout}; it must be at least 0")
+            deadline = now + <int64_t>(timeout * 1e9)
+        while p.issuer.issued.get() < target and not p.control.attention.load(memory_order_acquire):
+            slice_ns = SLICE_NS
+            if timeout is not None:
+                slice_ns = min(slice_ns, deadline - now)
+                if slice_ns <= 0:
+                    raise TimeoutError(f"entry {target - 1} was not published within the timeout: "
+                                       f"{core.thread_states()}")
+            core.busy = True
+            with nogil:
+                pipeline_wait_published(p, slice_ns)
+            core.busy = False
+            PyErr_CheckSignals()
+            now = now_ns()
+            if p.issuer.exited.load(memory_order_acquire):
+                p.broken = True
+                raise StrataError(f"entry {target - 1} will never be published: {core.thread_states()}")
+            if core.stall_ns:
+                if pipeline_progress(p) != progress:
+                    progress = pipeline_progress(p)
+                    moved = now
+                elif now - moved >= core.stall_ns and p.issuer.issued.get() < target:
+                    raise StallError(f"entry {target - 1} was not published and nothing moved for "
+                                     f"{core.stall_ns * 1e-9:g} s: {core.thread_states()}")
+
+    def _raise(self, int step):
+        """End the request where the step demands it, and raise what the engine must know."""
+        cdef Pipeline* p = self.core.p
+        entry = p.acquired
+        if step == STEP_END:
+            raise IndexError(f"entry {entry} is past the end of the list ({p.listed} entries)")
+        if step == STEP_HELD:
+            held = entry - p.issuer.consumed.get()
+            raise StrataError(
+                f"entry {entry} cannot be published while {held} slots are held: only a release can free its "
+                f"group's slots. At most {self.core.gpu_ring - max(p.limits.copy_batch, p.limits.stage_copy_batch) + 1} "
+                "slots (max_held) can always be held")
+        if step == STEP_STOPPED:
+            if p.running:
+                self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled")
+            elif self.ended is None:
+                self._over("it failed")
+            if p.control.failed.load(memory_order_acquire) == 2:
+                self._raise_cause()
+            raise RequestAborted(f"the request was cancelled at entry {entry}")
+        if step == STEP_HUNG:
+            states = self.core.thread_states()
+            self._over("a driver call has not returned")
+            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        raise StrataError(f"unexpected step {step}")
+
+    def _raise_cause(self):
+        cdef Pipeline* p = self.core.p
+        entry = p.control.failure.entry
+        slot = p.control.failure.slot
+        if entry >= 0 and slot < 0:
+            slot = entry % self.core.gpu_ring
+        error = _hip.status_error(p.control.failure.call, p.control.failure.status, entry, slot)
+        who = p.control.failure.who
+        details = []
+        if who == WHO_ISSUER:
+            details.append("in the issuer's thread")
+        elif who != WHO_ENGINE:
+            details.append(f"in worker {p.control.failure.worker}'s thread")
+        if p.broken:
+            details.append("the device cannot be waited for any more: the streamer is broken")
+        error.detail = "; ".join(details) or None
+        raise error
+
+
+@cython.freelist(64)
+cdef class Slot:
+    """A slot that holds an entry's bytes, from `Request.acquire` to `release`.
+
+    Attributes
+    ----------
+    entry : int
+        Number of the entry in its request.
+    slot : int
+        Index in the GPU ring.
+    address : int
+        Device address of the slot.
+    nbytes : int
+        Bytes from the slot's start to the end of the entry's last segment.
+
+    Notes
+    -----
+    Kernels queued on the compute stream between `acquire` and `release` see the bytes. After `release` the
+    slot is strata's again.
+    """
+
+    def __init__(self):
+        raise TypeError("a Slot is made by Request.acquire()")
+
+    def release(self):
+        """Record that the kernels queued so far are the slot's last readers, and give it back.
+
+        Raises
+        ------
+        StrataError
+            If it was released before, or an older slot is still held.
+        """
+        cdef Request request = self.request
+        cdef Pipeline* p
+        cdef int step
+        if request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+        p = request.pipeline()
+        step = pipeline_release(p, self.entry)
+        if step == STEP_OK:
+            self.request = None
+            return
+        if step == STEP_ORDER:
+            raise StrataError(f"entry {self.entry} cannot be released before entry {p.issuer.consumed.get()}: "
+                              "slots are released in the order in which they were acquired")
+        request._raise(step)
+
+    def synchronize(self):
+        """Block the host until the bytes have arrived."""
+        cdef Request request = self.request
+        cdef Pipeline* p
+        cdef int step
+        if request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+        p = request.pipeline()
+        request.core.busy = True
+        try:
+            with nogil:
+                step = pipeline_synchronize_slot(p, self.entry)
+        finally:
+            request.core.busy = False
+        if step != STEP_OK:
+            request._raise(step)
+
+    def array(self):
+        """The slot's bytes as a NumPy array, where device memory is host memory (software runtime).
+
+        Returns
+        -------
+        ndarray of uint8, shape (nbytes,)
+            Valid until `release`, and only once the bytes have arrived: see `synchronize`.
+
+        Raises
+        ------
+        StrataError
+            On a device whose memory the host cannot address.
+        """
+        import numpy as np
+        self._check_held()
+        if _hip.runtime_name() != "software":
+            raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
+        return np.asarray(_HostView(self.address, self.nbytes, self))
+
+    def _check_held(self):
+        if self.request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+
+    @property
+    def __cuda_array_interface__(self):
+        if _hip.runtime_name() == "software":
+            raise AttributeError("the software runtime's memory is host memory: use array()")
+        self._check_held()
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
+                "strides": None}
+
+    def __repr__(self):
+        held = "held" if self.request is not None else "released"
+        return f"<strata.Slot {self.slot}: entry {self.entry}, {self.nbytes} bytes at {self.address:#x}, {held}>"
+
+
+class _HostView:
+    """Lends a slot's memory to NumPy and keeps the slot's streamer alive."""
+
+    def __init__(self, address, nbytes, slot):
+        self.slot = slot
+        self.core = slot
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address or 1, False),
+                                    "version": 3}

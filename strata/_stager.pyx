@@ -1,0 +1,281 @@
+"""The host ring by itself, for an engine that issues its own copies. `strata.HostStager` is its face."""
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
+
+import logging
+
+from strata cimport _hip
+from strata._control cimport Control, control_reset, control_stop
+from strata._counters cimport CounterBlock
+from strata._extent cimport Extent
+from strata._host_ring cimport (HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
+                                host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
+                                host_ring_submitted, host_ring_wait_ready)
+from strata._threads cimport destroy, make
+
+from strata.counters import Counters
+from strata.errors import StrataError
+
+logger = logging.getLogger("strata")
+
+cdef enum:
+    SLICE_NS = 20000000
+
+
+cdef struct Station:
+    Control control
+    CounterBlock counters
+    Extent extent
+
+
+cdef class StagerCore:
+    """Owner of a host ring and its threads."""
+    cdef Station* station
+    cdef HostRing* ring
+    cdef readonly int64_t buffer_bytes
+    cdef readonly int64_t host_ring
+    cdef readonly int64_t stage_batch
+    cdef object copies
+    cdef bint busy
+    cdef bint stream_known
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.station = NULL
+        self.ring = NULL
+
+    def __init__(self, int64_t buffer_bytes, int64_t host_ring, int workers, int64_t stage_batch, int device):
+        _hip.check_usable()
+        self.buffer_bytes = buffer_bytes
+        self.host_ring = host_ring
+        self.stage_batch = stage_batch
+        self.station = make[Station]()
+        if self.station == NULL:
+            raise MemoryError("no memory for a host stager")
+        self.ring = host_ring_new(host_ring, buffer_bytes, workers, device, &self.station.control,
+                                  &self.station.counters)
+        if self.ring == NULL or not host_ring_start_workers(self.ring):
+            self.close()
+            raise MemoryError("the system gives no more memory or threads for a host stager")
+
+    cdef int check_open(self) except -1:
+        _hip.check_usable()
+        if self.ring == NULL:
+            raise StrataError("this stager is closed")
+        if self.busy:
+            raise StrataError("this stager is in use by another thread")
+        return 0
+
+    @property
+    def running(self):
+        return self.ring != NULL and not self.ring.finished
+
+    @property
+    def jobs(self):
+        """Jobs of the request."""
+        return 0 if self.station == NULL else self.station.extent.n_jobs
+
+    def start(self, copies, int64_t stage_batch):
+        """Offer the list's staged entries to the workers."""
+        cdef const uint64_t[::1] addresses = copies.addresses
+        cdef const int64_t[::1] nbytes = copies.nbytes
+        cdef const int64_t[::1] offsets = copies.offsets
+        cdef const int64_t[::1] starts = copies.entry_starts
+        cdef const uint8_t[::1] staged = copies.staged
+        cdef Extent* extent
+        cdef int64_t i
+        cdef int64_t n = 0
+        cdef int status
+        cdef int call = 0
+        self.check_open()
+        if not self.ring.finished:
+            raise StrataError("a request of this stager is still running: finish() it first")
+        if self.ring.broken:
+            raise StrataError("this stager is broken: a DMA could not be waited for, so its buffers are not reused")
+        memset(<void*>&self.station.counters, 0, sizeof(CounterBlock))
+        control_reset(&self.station.control)
+        extent = &self.station.extent
+        free(extent.job_entries)
+        extent.job_entries = NULL
+        extent.n_jobs = 0
+        for i in range(staged.shape[0]):
+            n += staged[i] != 0
+        if n:
+            with nogil:
+                status = host_ring_allocate(self.ring, &call)
+            if status != _hip.HIP_SUCCESS:
+                if call == _hip.CALL_HOST_MALLOC:
+                    raise MemoryError(f"no host memory for the host ring: {self.host_ring * self.buffer_bytes} bytes "
+                                      f"were asked for ({self.host_ring} buffers of {self.buffer_bytes} bytes)")
+                _hip.raise_status(call, status)
+            extent.job_entries = <int64_t*>malloc(n * sizeof(int64_t))
+            if extent.job_entries == NULL:
+                raise MemoryError(f"no host memory for {n * sizeof(int64_t)} bytes")
+            n = 0
+            for i in range(staged.shape[0]):
+                if staged[i]:
+                    extent.job_entries[n] = i
+                    n += 1
+            self.station.counters.pageable_buffers.store(self.ring.pageable, memory_order_relaxed)
+            if self.ring.pageable:
+                logger.warning("%d of %d host buffers of %d bytes could not be pinned", self.ring.pageable,
+                               self.host_ring, self.buffer_bytes)
+        extent.first_entry = 0
+        extent.n_entries = staged.shape[0]
+        extent.first_job = 0
+        extent.n_jobs = n
+        extent.addresses = &addresses[0] if addresses.shape[0] else NULL
+        extent.nbytes = &nbytes[0] if nbytes.shape[0] else NULL
+        extent.offsets = &offsets[0] if offsets.shape[0] else NULL
+        extent.entry_starts = &starts[0]
+        self.copies = copies
+        self.stream_known = False
+        host_ring_begin(self.ring, stage_batch, False)
+        host_ring_append(self.ring, extent)
+
+    def wait(self, int64_t job, timeout):
+        """Address of the job's buffer once its bytes lie there."""
+        cdef bint there
+        self._check_job(job)
+        if job < self.ring.submitted:
+            raise ValueError(f"job {job} was submitted before; the next one is {self.ring.submitted}")
+        if job >= self.ring.submitted + self.host_ring:
+            raise StrataError(f"job {job} cannot be ready before job {job - self.host_ring} is submitted: "
+                              f"the ring has {self.host_ring} buffers")
+        there = self.ring.ready[job % self.host_ring].get() >= job + 1
+        if there:
+            there = host_ring_wait_ready(self.ring, job, 0)
+        elif timeout is not None and timeout < 0:
+            raise ValueError(f"timeout is {timeout}; it must be at least 0")
+        left = None if timeout is None else int(timeout * 1e9)
+        while not there:
+            self._raise_failure()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"job {job} was not ready within {timeout} s")
+            there = self._slice(job, SLICE_NS if left is None else min(left, SLICE_NS))
+            if left is not None:
+                left -= SLICE_NS
+            PyErr_CheckSignals()
+        return host_ring_buffer(self.ring, job)
+
+    cdef bint _slice(self, int64_t job, int64_t nanoseconds):
+        cdef bint there
+        self.busy = True
+        with nogil:
+            there = host_ring_wait_ready(self.ring, job, nanoseconds)
+        self.busy = False
+        return there
+
+    def _check_job(self, int64_t job):
+        self.check_open()
+        if self.ring.finished:
+            raise StrataError("no request of this stager runs: start() one first")
+        if not 0 <= job < self.station.extent.n_jobs:
+            raise ValueError(f"job is {job}; the list has {self.station.extent.n_jobs} staged entries")
+
+    def _raise_failure(self):
+        if self.station.control.failed.load(memory_order_acquire) == 2:
+            raise _hip.status_error(self.station.control.failure.call, self.station.control.failure.status,
+                                    self.station.control.failure.entry, -1)
+
+    def submitted(self, int64_t job, uintptr_t stream):
+        """After the copy of the job was queued on the stream."""
+        cdef int status
+        self._check_job(job)
+        self._raise_failure()
+        if job != self.ring.submitted:
+            raise ValueError(f"job is {job}; jobs are submitted in order, the next one is {self.ring.submitted}")
+        if self.ring.ready[job % self.host_ring].get() < job + 1:
+            raise ValueError(f"job {job} is not ready yet: wait({job}) for it before its copy is queued")
+        if self.stream_known and stream != self.ring.stream:
+            raise ValueError(f"stream is {stream:#x}; this request's copies go on {self.ring.stream:#x}")
+        self.stream_known = True
+        status = host_ring_submitted(self.ring, job, stream)
+        if status != _hip.HIP_SUCCESS:
+            _hip.raise_status(_hip.CALL_EVENT_RECORD, status, self.station.extent.job_entries[job])
+
+    def finish(self):
+        """End the request; see `strata.HostStager.finish`."""
+        cdef int status
+        cdef int call = 0
+        if self.ring == NULL:
+            return
+        self.check_open()
+        self.busy = True
+        try:
+            with nogil:
+                status = host_ring_finish(self.ring, &call)
+        finally:
+            self.busy = False
+        if self.ring.broken:
+            _leaked.append(self.copies)
+        self.copies = None
+        _hip.raise_status(call, status)
+        self._raise_failure()
+
+    def counters(self):
+        """A snapshot of the host ring's counters."""
+        cdef CounterBlock* c
+        if self.station == NULL:
+            return Counters()
+        c = &self.station.counters
+        return Counters(
+            dma_done_records=c.dma_done_records.load(memory_order_relaxed),
+            host_reuse_waits=c.host_reuse_waits.load(memory_order_relaxed),
+            fences=c.fences.load(memory_order_relaxed),
+            fence_errors=c.fence_errors.load(memory_order_relaxed),
+            pageable_buffers=c.pageable_buffers.load(memory_order_relaxed))
+
+    def pinned_buffers(self):
+        """Which buffers are pinned; empty before the first staged entry."""
+        if self.ring == NULL or not self.ring.allocated:
+            return ()
+        return tuple(bool(self.ring.pinned[b]) for b in range(self.host_ring))
+
+    def close(self):
+        """Finish, end the threads, free the buffers. Idempotent."""
+        cdef int call = 0
+        cdef HostRing* ring = self.ring
+        cdef bint broken
+        if self.busy and not _hip.forked():
+            raise StrataError("this stager is in use by another thread")
+        self.ring = NULL
+        if _hip.forked():
+            return
+        if ring != NULL:
+            with nogil:
+                if not ring.finished:
+                    host_ring_finish(ring, &call)
+                broken = ring.broken
+                host_ring_delete(ring, broken)
+            if broken:
+                _leaked.append(self.copies)
+                self.station = NULL
+        self.copies = None
+        if self.station != NULL:
+            free(self.station.extent.job_entries)
+            destroy(self.station)
+            self.station = NULL
+
+    @property
+    def closed(self):
+        return self.ring == NULL
+
+    def __dealloc__(self):
+        cdef int call = 0
+        cdef HostRing* ring = self.ring
+        if ring != NULL and not _hip.forked():
+            with nogil:
+                if not ring.finished:
+                    host_ring_finish(ring, &call)
+                host_ring_delete(ring, ring.broken)
+            if self.station != NULL:
+                free(self.station.extent.job_entries)
+                destroy(self.station)
+
+
+_leaked = []

@@ -1,0 +1,671 @@
+"""The list of copies of a request: which bytes of host memory go where in their slot.
+
+`ExpertCopies` is a twin of arrays: one row a segment, and for each entry where its segments begin. Its arrays
+are private and read-only, so that native threads may read them without the GIL while a request runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ExpertCopies"]
+
+_Int64 = npt.NDArray[np.int64]
+_UInt64 = npt.NDArray[np.uint64]
+_UInt8 = npt.NDArray[np.uint8]
+_Bool = npt.NDArray[np.bool_]
+_Rows = list[int] | npt.NDArray[Any]
+
+_INT64_MAX = 2**63 - 1
+_UINT64_MAX = 2**64 - 1
+
+
+class ExpertCopies:
+    """An immutable list of entries, each with its segments in host memory.
+
+    Parameters
+    ----------
+    addresses : (segments,) integers
+        Address of each segment's first byte in host memory. 0 is allowed for an empty segment only.
+    nbytes : (segments,) integers
+        Bytes of each segment, 0 or more.
+    pinned : bool, (segments,) bools, or None
+        Whether the segments lie in pinned memory. None asks the runtime for each segment that is not empty,
+        now and not again. A wrong True makes the DMA engine read pageable memory.
+    offsets : (segments,) integers, optional
+        Place of each segment in the slot, bytes. By default the segments of an entry lie back to back from 0.
+    entry_starts : (entries,) integers, optional
+        First segment of each entry: from 0, never decreasing; an entry ends where the next begins, the last
+        with the last segment. An entry without segments is allowed. By default each segment is an entry.
+        (The attribute of this name has one element more.)
+
+    Raises
+    ------
+    TypeError
+        An argument is no array of native integers (or bools, for `pinned`), nor a list of them.
+    ValueError
+        An array is not one-dimensional and C-contiguous or has the wrong length; a segment has a null
+        address and bytes, a negative size or offset, or wraps round the address space; two segments of an
+        entry overlap in the slot. The message names the argument, the entry and the segment.
+    HipError
+        The runtime was asked about a segment, and failed.
+
+    Attributes
+    ----------
+    addresses : (segments,) uint64, read-only
+    nbytes : (segments,) int64, read-only
+    offsets : (segments,) int64, read-only
+    entry_starts : (entries + 1,) int64, read-only
+        Entry ``i`` has the segments ``entry_starts[i]`` to ``entry_starts[i + 1]`` (exclusive).
+    staged : (entries,) uint8, read-only
+        1 where a segment with bytes is pageable, so that the entry goes through the host ring; else 0.
+    owners : tuple
+        Objects kept alive because sources lie in their memory.
+
+    Notes
+    -----
+    ``len()`` is the number of entries. The arguments are copied: later changes to them do not matter. The
+    object may be used by many requests and many threads. Memory given by address stays the caller's to keep;
+    `from_buffers` keeps the objects. Held are 33 bytes for an entry of one segment.
+    """
+
+    __slots__ = ("__weakref__", "_addresses", "_entry_starts", "_nbytes", "_offsets", "_owners", "_staged")
+
+    _addresses: _UInt64
+    _nbytes: _Int64
+    _offsets: _Int64
+    _entry_starts: _Int64
+    _staged: _UInt8
+    _owners: tuple[object, ...]
+
+    def __init__(
+        self,
+        addresses: Sequence[int] | npt.NDArray[Any],
+        nbytes: Sequence[int] | npt.NDArray[Any],
+        pinned: bool | Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+        *,
+        offsets: Sequence[int] | npt.NDArray[Any] | None = None,
+        entry_starts: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        address_rows = _rows("addresses", addresses)
+        segments = len(address_rows)
+        byte_rows = _rows("nbytes", nbytes, segments)
+        pinned_rows = _bools("pinned", pinned, segments, "a segment")
+        offset_rows = None if offsets is None else _rows("offsets", offsets, segments)
+        starts = _starts(entry_starts, segments)
+        self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, ())
+
+    def _build(
+        self,
+        addresses: _Rows,
+        nbytes: _Rows,
+        pinned: bool | _Bool | None,
+        offsets: _Rows | None,
+        starts: _Int64,
+        owners: tuple[object, ...],
+    ) -> None:
+        """Convert, check and take the rows; their types and lengths are right already."""
+
+        def place(segment: int) -> str:
+            return _place(starts, segment)
+
+        where = _converted("addresses", addresses, np.uint64, _UINT64_MAX, place)
+        size = _converted("nbytes", nbytes, np.int64, _INT64_MAX, place)
+        _check_sources(where, size, place)
+        one_each = len(starts) == len(size) + 1 and bool((starts[1:] > starts[:-1]).all())
+        if offsets is not None:
+            offset = _converted("offsets", offsets, np.int64, _INT64_MAX, place)
+            _check_ends(offset, size, place)
+            if not one_each:
+                _check_overlaps(offset, size, starts)
+        elif one_each:
+            offset = np.zeros(len(size), np.int64)
+        else:
+            offset = _back_to_back(size, starts)
+        if pinned is None:
+            pinned = _ask_runtime(where, size)
+        self._set(where, size, offset, starts, _staged(size, pinned, starts, one_each), owners)
+
+    def _set(
+        self,
+        addresses: _UInt64,
+        nbytes: _Int64,
+        offsets: _Int64,
+        starts: _Int64,
+        staged: _UInt8,
+        owners: tuple[object, ...],
+    ) -> None:
+        for array in (addresses, nbytes, offsets, starts, staged):
+            array.flags.writeable = False
+        self._addresses = addresses
+        self._nbytes = nbytes
+        self._offsets = offsets
+        self._entry_starts = starts
+        self._staged = staged
+        self._owners = owners
+
+    @classmethod
+    def from_buffers(
+        cls, items: Iterable[Any], pinned: bool | Sequence[bool] | npt.NDArray[np.bool_] | None = None
+    ) -> ExpertCopies:
+        """Make a list of copies from objects that hold host memory.
+
+        Parameters
+        ----------
+        items : iterable
+            One item an entry: a C-contiguous buffer (NumPy array, memoryview, mmap, bytes, bytearray, CPU
+            tensor; read-only ones too), or a list or tuple of them, which are the entry's segments and lie
+            back to back in the slot.
+        pinned : bool, (entries,) bools, or None
+            Whether the items lie in pinned memory; None asks the runtime.
+
+        Returns
+        -------
+        ExpertCopies
+            It keeps the buffers exported, so that meanwhile a bytearray cannot be resized nor an mmap
+            closed. Their contents are not copied: they are read while a request runs.
+
+        Raises
+        ------
+        TypeError
+            An item is no buffer, holds Python objects, or lies in device memory.
+        ValueError
+            A buffer is not C-contiguous, or `pinned` has another length than `items`.
+        HipError
+            The runtime was asked about a segment, and failed.
+        """
+        addresses: list[int] = []
+        nbytes: list[int] = []
+        starts = [0]
+        owners: dict[int, object] = {}
+        for entry, item in enumerate(items):
+            if isinstance(item, (list, tuple)):
+                for segment, source in enumerate(item):
+                    address, size = _source(source, f"items[{entry}][{segment}]", owners)
+                    addresses.append(address)
+                    nbytes.append(size)
+            else:
+                address, size = _source(item, f"items[{entry}]", owners)
+                addresses.append(address)
+                nbytes.append(size)
+            starts.append(len(addresses))
+        start_row = np.array(starts, np.int64)
+        pinned_rows = _bools("pinned", pinned, len(starts) - 1, "an item")
+        if isinstance(pinned_rows, np.ndarray):
+            pinned_rows = np.repeat(pinned_rows, np.diff(start_row))
+        self = cls.__new__(cls)
+        self._build(addresses, nbytes, pinned_rows, None, start_row, tuple(owners.values()))
+        return self
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[ExpertCopies]) -> ExpertCopies:
+        """Join lists of copies, in order.
+
+        Parameters
+        ----------
+        parts : iterable of ExpertCopies
+
+        Returns
+        -------
+        ExpertCopies
+            It keeps the owners of all parts.
+
+        Raises
+        ------
+        TypeError
+            A part is no `ExpertCopies`.
+        """
+        lists = list(parts)
+        for index, part in enumerate(lists):
+            if not isinstance(part, ExpertCopies):
+                raise TypeError(f"parts[{index}] is a {type(part).__name__}: ExpertCopies is needed")
+        starts = [np.zeros(1, np.int64)]
+        segments = 0
+        for part in lists:
+            starts.append(part._entry_starts[1:] + segments)
+            segments += len(part._addresses)
+        # Lists taken from one parent share its tuple: look at each tuple, and keep each object, once.
+        tuples = {id(part._owners): part._owners for part in lists}
+        owners = {id(owner): owner for group in tuples.values() for owner in group}
+        self = cls.__new__(cls)
+        self._set(
+            np.concatenate([np.empty(0, np.uint64), *(part._addresses for part in lists)]),
+            np.concatenate([np.empty(0, np.int64), *(part._nbytes for part in lists)]),
+            np.concatenate([np.empty(0, np.int64), *(part._offsets for part in lists)]),
+            np.concatenate(starts),
+            np.concatenate([np.empty(0, np.uint8), *(part._staged for part in lists)]),
+            tuple(owners.values()),
+        )
+        return self
+
+    def take(self, indices: Sequence[int] | npt.NDArray[Any]) -> ExpertCopies:
+        """Pick entries.
+
+        Parameters
+        ----------
+        indices : (n,) integers
+            Entries in the order wanted; one may come more than once.
+
+        Returns
+        -------
+        ExpertCopies
+            ``n`` entries; it shares the owners.
+
+        Raises
+        ------
+        IndexError
+            An index is negative, or ``len()`` or more.
+        TypeError, ValueError
+            `indices` is no one-dimensional array or list of integers.
+        """
+        if isinstance(indices, np.ndarray):
+            indices = np.ascontiguousarray(indices) if indices.ndim == 1 else indices
+        picked = _indices(_rows("indices", indices), len(self))
+        starts = self._entry_starts
+        counts = starts[picked + 1] - starts[picked]
+        taken = np.zeros(len(picked) + 1, np.int64)
+        np.cumsum(counts, out=taken[1:])
+        if len(picked) == taken[-1] and np.all(counts == 1):
+            rows = starts[picked]
+        else:
+            rows = np.repeat(starts[picked] - taken[:-1], counts)
+            rows += np.arange(taken[-1], dtype=np.int64)
+        copies = type(self).__new__(type(self))
+        copies._set(
+            self._addresses[rows],
+            self._nbytes[rows],
+            self._offsets[rows],
+            taken,
+            self._staged[picked],
+            self._owners,
+        )
+        return copies
+
+    @property
+    def addresses(self) -> _UInt64:
+        """(segments,) uint64, read-only: address of each segment in host memory."""
+        return self._addresses
+
+    @property
+    def nbytes(self) -> _Int64:
+        """(segments,) int64, read-only: bytes of each segment."""
+        return self._nbytes
+
+    @property
+    def offsets(self) -> _Int64:
+        """(segments,) int64, read-only: place of each segment in its slot, bytes."""
+        return self._offsets
+
+    @property
+    def entry_starts(self) -> _Int64:
+        """(entries + 1,) int64, read-only: first segment of each entry; the last element counts them all."""
+        return self._entry_starts
+
+    @property
+    def staged(self) -> _UInt8:
+        """(entries,) uint8, read-only: 1 for an entry that goes through the host ring, else 0."""
+        return self._staged
+
+    @property
+    def owners(self) -> tuple[object, ...]:
+        """Objects kept alive because sources lie in their memory."""
+        return self._owners
+
+    def __len__(self) -> int:
+        return len(self._staged)
+
+    def entry_bytes(self) -> _Int64:
+        """(entries,) int64: payload bytes of each entry, a new array."""
+        # Sums may wrap over the whole list, but not within an entry, so their differences are right.
+        total = np.zeros(len(self._nbytes) + 1, np.uint64)
+        np.cumsum(self._nbytes.view(np.uint64), out=total[1:])
+        return np.diff(total[self._entry_starts]).view(np.int64)
+
+    def entry_extents(self) -> _Int64:
+        """(entries,) int64: bytes from the slot's begin to the end of the entry's last byte, a new array.
+
+        0 for an entry without bytes: empty segments do not count, wherever they are placed.
+        """
+        extents = np.zeros(len(self), np.int64)
+        if len(self._nbytes):
+            ends = np.where(self._nbytes > 0, self._offsets + self._nbytes, 0)
+            filled = np.flatnonzero(self._entry_starts[1:] > self._entry_starts[:-1])
+            extents[filled] = np.maximum.reduceat(ends, self._entry_starts[filled])
+        return extents
+
+    def jobs(self, first_job: int = 0) -> _Int64:
+        """Number the staged entries.
+
+        Parameters
+        ----------
+        first_job : int, default 0
+            Job of the first staged entry, 0 or more.
+
+        Returns
+        -------
+        (entries,) int64
+            -1 for a direct entry; else its job: consecutive numbers in list order. A new array.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `first_job` is no integer, negative, or leaves no room for the jobs in an int64.
+        """
+        if isinstance(first_job, bool):
+            raise TypeError(f"first_job is {first_job!r}: an integer is needed")
+        try:
+            first = operator.index(first_job)
+        except TypeError:
+            raise TypeError(f"first_job is a {type(first_job).__name__}: an integer is needed") from None
+        if not 0 <= first <= _INT64_MAX - len(self):
+            raise ValueError(f"first_job is {first}: 0 to {_INT64_MAX - len(self)} is allowed")
+        numbers = np.cumsum(self._staged, dtype=np.int64)
+        numbers += first - 1
+        numbers[self._staged == 0] = -1
+        return numbers
+
+    def pinned_share(self) -> float:
+        """Share of the bytes that the DMA engine reads from pinned memory as they lie, 0 to 1.
+
+        Those are the direct entries' bytes: an entry with pinned and pageable segments goes through the host
+        ring as a whole and does not count. 1.0 where there are no bytes.
+        """
+        if not self._staged.any():
+            return 1.0
+        sizes = self.entry_bytes().astype(np.float64)  # a sum of int64 could wrap
+        return float(sizes[self._staged == 0].sum() / sizes.sum())
+
+    def __repr__(self) -> str:
+        total = int(self._nbytes.sum(dtype=np.float64))
+        return (
+            f"<ExpertCopies: {len(self):,} entries ({int(self._staged.sum(dtype=np.int64)):,} staged), "
+            f"{len(self._nbytes):,} segments, {total:,} bytes>"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("ExpertCopies cannot be pickled or copied: its addresses hold in this process alone")
+
+
+# Arguments: types and shapes.
+
+
+def _rows(name: str, value: Any, length: int | None = None) -> _Rows:
+    """`value` as a list of Python ints or a one-dimensional, contiguous, native integer array."""
+    rows: _Rows
+    if isinstance(value, (list, tuple, range)):
+        kinds = set(map(type, value))
+        for kind in kinds:
+            if issubclass(kind, (bool, np.bool_)) or not issubclass(kind, (int, np.integer)):
+                raise TypeError(f"{name} holds a {kind.__name__}: integers are needed")
+        rows = list(value) if kinds <= {int} else [int(number) for number in value]
+    else:
+        rows = _array(name, value, "iu", "integers")
+    if length is not None and len(rows) != length:
+        raise ValueError(f"{name} has {len(rows)} elements: {length} are needed, as many as addresses")
+    return rows
+
+
+def _array(name: str, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.kind not in kinds:
+        raise TypeError(f"{name} has dtype {array.dtype}: {wanted} are needed")
+    if not array.dtype.isnative:
+        raise TypeError(f"{name} has dtype {array.dtype.str}: native byte order is needed")
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}: one dimension is needed")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} has strides {array.strides}: a C-contiguous array is needed")
+    return array
+
+
+def _bools(name: str, value: Any, length: int, each: str) -> bool | _Bool | None:
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return None if value is None else bool(value)
+    if isinstance(value, (list, tuple)):
+        for kind in set(map(type, value)):
+            if not issubclass(kind, (bool, np.bool_)):
+                raise TypeError(f"{name} holds a {kind.__name__}: bools are needed")
+        array = np.array(value, np.bool_)
+    else:
+        array = _array(name, value, "b", "None, a bool or bools")
+    if len(array) != length:
+        raise ValueError(f"{name} has {len(array)} elements: {length} are needed, one {each}")
+    return array
+
+
+def _converted(
+    name: str, rows: _Rows, dtype: type[Any], most: int, place: Callable[[int], str]
+) -> npt.NDArray[Any]:
+    """A private copy of `rows` as `dtype`, each value from 0 to `most`; `place` names a row in errors."""
+    if len(rows) == 0:
+        return np.empty(0, dtype)
+    if isinstance(rows, list):
+        if min(rows) < 0 or max(rows) > most:
+            index = next(i for i, number in enumerate(rows) if not 0 <= number <= most)
+            raise ValueError(f"{name} is {rows[index]} at {place(index)}: 0 to {most} is allowed")
+    elif int(rows.min()) < 0 or int(rows.max()) > most:
+        index = int(np.argmax((rows < 0) | (rows > most)))
+        raise ValueError(f"{name} is {int(rows[index])} at {place(index)}: 0 to {most} is allowed")
+    return np.array(rows, dtype)
+
+
+def _starts(value: Any, segments: int) -> _Int64:
+    """(entries + 1,) int64 from the argument `entry_starts`."""
+    if value is None:
+        return np.arange(segments + 1, dtype=np.int64)
+    rows = _rows("entry_starts", value)
+    starts = np.empty(len(rows) + 1, np.int64)
+    starts[:-1] = _converted("entry_starts", rows, np.int64, segments, lambda index: f"entry {index}")
+    starts[-1] = segments
+    if starts[0] != 0:
+        if len(rows) == 0:
+            raise ValueError(f"entry_starts is empty: {segments} segments belong to no entry")
+        raise ValueError(f"entry_starts is {starts[0]} at entry 0: 0 is needed")
+    falls = starts[1:] < starts[:-1]
+    if falls.any():
+        index = int(np.argmax(falls)) + 1
+        raise ValueError(
+            f"entry_starts is {starts[index]} at entry {index}, below the {starts[index - 1]} before it: "
+            "it may never decrease"
+        )
+    return starts
+
+
+def _indices(rows: _Rows, entries: int) -> _Int64:
+    if len(rows) == 0:
+        return np.empty(0, np.int64)
+    edges = (min(rows), max(rows)) if isinstance(rows, list) else (int(rows.min()), int(rows.max()))
+    for edge in edges:
+        if not 0 <= edge < entries:
+            allowed = f"0 to {entries - 1} is allowed" if entries else "the list has no entries"
+            raise IndexError(f"indices holds {edge}: {allowed}")
+    return np.array(rows, np.int64)
+
+
+# Checks of the values.
+
+
+def _located(starts: _Int64, segment: int) -> tuple[int, int]:
+    """(entry, which of the entry's segments) of a segment."""
+    entry = int(np.searchsorted(starts, segment, side="right")) - 1
+    return entry, segment - int(starts[entry])
+
+
+def _place(starts: _Int64, segment: int) -> str:
+    """Name a segment in a message."""
+    entry, number = _located(starts, segment)
+    return f"entry {entry}, segment {number}"
+
+
+def _check_sources(addresses: _UInt64, nbytes: _Int64, place: Callable[[int], str]) -> None:
+    null = (addresses == 0) & (nbytes > 0)
+    if null.any():
+        index = int(np.argmax(null))
+        raise ValueError(f"addresses is 0 at {place(index)}, with nbytes {nbytes[index]}: not null is needed")
+    wraps = addresses + nbytes.view(np.uint64) < addresses
+    if wraps.any():
+        index = int(np.argmax(wraps))
+        raise ValueError(
+            f"addresses is {addresses[index]:#x} at {place(index)}, with nbytes {nbytes[index]}: "
+            "an end below 2**64 is needed"
+        )
+
+
+def _back_to_back(nbytes: _Int64, starts: _Int64) -> _Int64:
+    """Offsets of segments that follow one another in their entry, from 0."""
+    ends = np.cumsum(nbytes.view(np.uint64))
+    # The sum over the list may wrap; within an entry the first end that an int64 cannot hold is still below
+    # 2**64, as each step is below 2**63, so it is seen here.
+    begins = np.concatenate([np.zeros(1, np.uint64), ends])[starts[:-1]]
+    ends -= np.repeat(begins, np.diff(starts))
+    if len(ends) and int(ends.max()) > _INT64_MAX:
+        index = int(np.argmax(ends > np.uint64(_INT64_MAX)))
+        raise ValueError(
+            f"nbytes is {nbytes[index]} at {_place(starts, index)}: the entry's segments, back to back, "
+            f"end beyond {_INT64_MAX}"
+        )
+    offsets = ends.view(np.int64)
+    offsets -= nbytes
+    return offsets
+
+
+def _check_ends(offsets: _Int64, nbytes: _Int64, place: Callable[[int], str]) -> None:
+    beyond = offsets > _INT64_MAX - nbytes
+    if beyond.any():
+        index = int(np.argmax(beyond))
+        raise ValueError(
+            f"offsets is {offsets[index]} at {place(index)}, with nbytes {nbytes[index]}: "
+            f"an end of at most {_INT64_MAX} is allowed"
+        )
+
+
+def _check_overlaps(offsets: _Int64, nbytes: _Int64, starts: _Int64) -> None:
+    # Empty segments overlap nothing. The others overlap somewhere only if two neighbours by offset do.
+    rows = np.flatnonzero(nbytes)
+    entries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[rows]
+    overlaps = _neighbours_overlap(offsets[rows], nbytes[rows], entries)
+    if overlaps.any():  # or the segments are merely not in the order of their offsets
+        order = np.lexsort((offsets[rows], entries))
+        rows = rows[order]
+        overlaps = _neighbours_overlap(offsets[rows], nbytes[rows], entries[order])
+    if overlaps.any():
+        index = int(np.argmax(overlaps))
+        first, second = int(rows[index]), int(rows[index + 1])
+        raise ValueError(
+            f"offsets is {offsets[second]} at {_place(starts, second)}, but segment "
+            f"{_located(starts, first)[1]} takes {offsets[first]} to {offsets[first] + nbytes[first] - 1}: "
+            "segments may not overlap"
+        )
+
+
+def _neighbours_overlap(offsets: _Int64, nbytes: _Int64, entries: _Int64) -> _Bool:
+    overlaps: _Bool = (offsets[1:] < offsets[:-1] + nbytes[:-1]) & (entries[1:] == entries[:-1])
+    return overlaps
+
+
+# Where memory lies.
+
+
+def _ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
+    """(segments,) bool: whether the runtime knows the segment as pinned; True for empty ones, unasked."""
+    asked = np.flatnonzero(nbytes)
+    if len(asked) == 0:
+        return True
+    from . import _hip  # here, so that a list with known places needs no runtime
+
+    is_pinned = _hip.range_is_pinned
+    pinned = np.ones(len(nbytes), np.bool_)
+    pinned[asked] = [
+        is_pinned(address, size)
+        for address, size in zip(addresses[asked].tolist(), nbytes[asked].tolist(), strict=True)
+    ]
+    return pinned
+
+
+def _staged(nbytes: _Int64, pinned: bool | _Bool, starts: _Int64, one_each: bool) -> _UInt8:
+    """(entries,) uint8: 1 where a segment with bytes is pageable."""
+    staged = np.zeros(len(starts) - 1, np.uint8)
+    if pinned is True:
+        return staged
+    pageable = nbytes > 0
+    pageable &= np.logical_not(pinned)
+    if one_each:
+        return pageable.view(np.uint8)
+    staged[np.searchsorted(starts, np.flatnonzero(pageable), side="right") - 1] = 1
+    return staged
+
+
+def _source(source: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
+    """(address, bytes) of a buffer, which `owners` (id -> object) keeps from then on."""
+    if isinstance(source, np.ndarray):
+        return _array_source(source, name, owners)
+    if hasattr(source, "data_ptr") and hasattr(source, "device"):
+        return _tensor_source(source, name, owners)
+    if isinstance(source, np.generic):
+        raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
+    try:
+        view = memoryview(source)
+    except TypeError:
+        if hasattr(source, "__cuda_array_interface__"):
+            raise TypeError(
+                f"{name} ({type(source).__name__}) is device memory: sources are host memory"
+            ) from None
+        if hasattr(source, "__array_interface__"):
+            return _array_source(np.asarray(source), name, owners)
+        raise TypeError(
+            f"{name} is a {type(source).__name__}: a C-contiguous buffer (or a list or tuple of them) "
+            "is needed"
+        ) from None
+    if not view.c_contiguous:
+        raise ValueError(f"{name} has strides {view.strides}, shape {view.shape}: C-contiguous is needed")
+    if "O" in view.format:
+        raise TypeError(f"{name} holds Python objects: bytes are needed")
+    if view.nbytes == 0:
+        return 0, 0
+    # One export an object; of a memoryview, which its owner may release, one of our own each time.
+    owners.setdefault(id(view if isinstance(source, memoryview) else source), view)
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]), view.nbytes
+
+
+def _array_source(array: npt.NDArray[Any], name: str, owners: dict[int, object]) -> tuple[int, int]:
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects (dtype {array.dtype}): bytes are needed")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} has strides {array.strides}, shape {array.shape}: C-contiguous is needed")
+    if array.nbytes == 0:
+        return 0, 0
+    # Keep the array that holds the memory, once, rather than each view of it.
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if id(root) not in owners:
+        owners[id(root)] = root
+        if root.base is not None:  # a foreign buffer; an array over one does not always keep it exported
+            try:
+                owners[id(root.base)] = memoryview(root.base)
+            except TypeError:
+                pass  # no buffer but an owner of memory, which the array keeps alive
+            except ValueError as error:
+                kind = type(root.base).__name__
+                raise ValueError(f"{name} lies in a {kind} that gives no memory: {error}") from None
+    return int(array.__array_interface__["data"][0]), array.nbytes
+
+
+def _tensor_source(tensor: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
+    """(address, bytes) of a tensor in the manner of PyTorch, without importing it."""
+    place = getattr(tensor.device, "type", tensor.device)
+    if place != "cpu":
+        raise TypeError(f"{name} is a tensor on device {place}: sources are host memory")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} is a tensor that is not contiguous: a C-contiguous one is needed")
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes == 0:
+        return 0, 0
+    kept = tensor.detach()  # holds the storage, and no graph
+    owners[id(kept)] = kept
+    return int(kept.data_ptr()), nbytes

@@ -1,0 +1,92 @@
+"""Exceptions that strata raises.
+
+A wrong argument raises ``ValueError``, ``TypeError`` or ``IndexError`` as everywhere in Python; everything
+that goes wrong while strata works raises a `StrataError`. All of them can be pickled, so that a worker
+process may hand them to its parent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["HipError", "RequestAborted", "RuntimeNotFound", "SettingsError", "StallError", "StrataError"]
+
+
+class StrataError(Exception):
+    """Base of every error that is strata's own."""
+
+
+class HipError(StrataError):
+    """A HIP call returned a status other than success.
+
+    Parameters
+    ----------
+    call : str
+        The function that failed, e.g. ``"hipMemcpyAsync"``.
+    status : int
+        The status it returned.
+    name : str
+        HIP's own name for the status, e.g. ``"hipErrorInvalidValue"``.
+    entry : int, optional
+        The entry of the request that the call was made for.
+    slot : int, optional
+        The GPU slot (its index in the ring) that the call was made for.
+    detail : str, optional
+        What else helps to understand the failure; appended to the message.
+
+    Attributes
+    ----------
+    call, status, name, entry, slot, detail
+        As given.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        status: int,
+        name: str,
+        entry: int | None = None,
+        slot: int | None = None,
+        *,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(call, status, name, entry, slot)
+        self.call = call
+        self.status = status
+        self.name = name
+        self.entry = entry
+        self.slot = slot
+        self.detail = detail
+
+    def __str__(self) -> str:
+        places = []
+        if self.entry is not None:
+            places.append(f"entry {self.entry}")
+        if self.slot is not None:
+            places.append(f"slot {self.slot}")
+        text = f"{self.call} failed with {self.name} ({self.status})"
+        if places:
+            text += " at " + ", ".join(places)
+        if self.detail:
+            text += f": {self.detail}"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the arguments alone; `detail` and notes travel as state.
+        return type(self), (self.call, self.status, self.name, self.entry, self.slot), self.__dict__
+
+
+class SettingsError(StrataError, ValueError):
+    """An environment variable holds a value that it may not hold."""
+
+
+class StallError(StrataError, TimeoutError):
+    """A wait saw no progress for as long as the caller allowed; the message names who waits for what."""
+
+
+class RequestAborted(StrataError):
+    """The request was aborted or cancelled, so what was asked of it cannot be done any more."""
+
+
+class RuntimeNotFound(StrataError):
+    """No HIP runtime of the wanted kind is there, or it lacks a function that strata needs."""

@@ -1,0 +1,196 @@
+// Native threads and the two things they wait on. Declared to Cython in strata/_threads.pxd.
+//
+// No function here touches Python, and none throws: a caller may hold no GIL.
+#ifndef STRATA_THREADS_HPP
+#define STRATA_THREADS_HPP
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#if defined(_M_X64) || defined(_M_IX86)
+#include <intrin.h>
+#endif
+
+namespace strata {
+
+inline int64_t now_ns() noexcept {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+inline void cpu_relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(_M_X64) || defined(_M_IX86)
+  _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+// A few microseconds: longer than a hand-over between two running threads, far shorter than a
+// time slice, so that a machine with few cores loses nothing.
+constexpr int kSpins = 64;
+
+constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+
+// A counter that one thread advances and others wait for. It only grows within a request.
+//
+// The advancing side pays one atomic read-modify-write; it takes the lock only where a waiter's
+// target was reached. `wanted` is the lowest target anybody sleeps on: whoever comes second of
+// (waiter's exchange, advancer's fetch_add) sees the other's write, since both are
+// read-modify-writes of the same atomic; so no wake-up is lost.
+class Watermark {
+ public:
+  int64_t get() const noexcept { return value_.load(std::memory_order_acquire); }
+
+  // Only while nobody waits.
+  void reset(int64_t v) noexcept { value_.store(v, std::memory_order_release); }
+
+  void advance(int64_t v) noexcept {
+    value_.store(v, std::memory_order_release);
+    if (wanted_.fetch_add(0, std::memory_order_acq_rel) <= v) wake();
+  }
+
+  // Every waiter looks at its stop flag again.
+  void nudge() noexcept { wake(); }
+
+  // Until the value reaches `target` (true), or `stop` is set, or the time is over (false).
+  bool wait(int64_t target, const std::atomic<int>& stop, int64_t timeout_ns) noexcept {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (get() >= target) return true;
+      if (stop.load(std::memory_order_acquire)) return false;
+      cpu_relax();
+    }
+    const bool timed = timeout_ns != kForever;
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(timed ? timeout_ns : 0);
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      if (target < wanted_.load(std::memory_order_relaxed))
+        wanted_.exchange(target, std::memory_order_acq_rel);
+      else
+        wanted_.fetch_add(0, std::memory_order_acq_rel);
+      if (get() >= target) return true;
+      if (stop.load(std::memory_order_acquire)) return false;
+      if (!timed) {
+        changed_.wait(lock);
+      } else if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) {
+        return get() >= target;
+      }
+    }
+  }
+
+ private:
+  void wake() noexcept {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // Sleepers that are not served by this value put their target back before they sleep again.
+      wanted_.exchange(std::numeric_limits<int64_t>::max(), std::memory_order_acq_rel);
+    }
+    changed_.notify_all();
+  }
+
+  std::atomic<int64_t> value_{0};
+  std::atomic<int64_t> wanted_{std::numeric_limits<int64_t>::max()};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// For conditions that are no single counter. The waiter listens, looks at its condition once
+// more, then sleeps; whoever changes the condition rings.
+class Bell {
+ public:
+  uint64_t listen() noexcept {
+    listeners_.fetch_add(1, std::memory_order_acq_rel);
+    return rings_.load(std::memory_order_acquire);
+  }
+  void leave() noexcept { listeners_.fetch_sub(1, std::memory_order_acq_rel); }
+
+  // Ends the listening, too. False when the time was over first.
+  bool sleep(uint64_t heard, int64_t timeout_ns) noexcept {
+    bool rung = true;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      auto changed = [&] { return rings_.load(std::memory_order_acquire) != heard; };
+      if (timeout_ns == kForever)
+        rang_.wait(lock, changed);
+      else
+        rung = rang_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), changed);
+    }
+    leave();
+    return rung;
+  }
+
+  void ring() noexcept {
+    if (listeners_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      rings_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    rang_.notify_all();
+  }
+
+ private:
+  std::atomic<int> listeners_{0};
+  std::atomic<uint64_t> rings_{0};
+  std::mutex mutex_;
+  std::condition_variable rang_;
+};
+
+// A native thread. `start` is false where the system gives no thread. The thread marks its own end,
+// so that a join that would hang on a driver call can be given up for a detach.
+class Thread {
+ public:
+  bool start(void (*run)(void*), void* argument) noexcept {
+    try {
+      thread_ = std::thread([run, argument] { run(argument); });
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+  void join() noexcept {
+    if (thread_.joinable()) thread_.join();
+  }
+  void detach() noexcept {
+    if (thread_.joinable()) thread_.detach();
+  }
+
+ private:
+  std::thread thread_;
+};
+
+template <class T>
+T* make() noexcept {
+  try {
+    return new T();
+  } catch (...) {
+    return nullptr;
+  }
+}
+template <class T>
+T* make_array(size_t n) noexcept {
+  try {
+    return new T[n]();
+  } catch (...) {
+    return nullptr;
+  }
+}
+template <class T>
+void destroy(T* p) noexcept {
+  delete p;
+}
+template <class T>
+void destroy_array(T* p) noexcept {
+  delete[] p;
+}
+
+}  // namespace strata
+#endif

@@ -1,0 +1,195 @@
+"""Pinned (page-locked) host memory: the DMA engine reads it where it lies, so entries in it are direct."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["pinned_empty", "register"]
+
+_log = logging.getLogger("strata")
+
+
+class _PinnedBlock:
+    """Owner of one pinned allocation; arrays made from it keep it as their base.
+
+    The functions that its end needs are held by the object: at interpreter exit the module's globals may be
+    gone before it is.
+    """
+
+    __slots__ = ("__weakref__", "_address", "_free", "_getpid", "_nbytes", "_pid", "_warn")
+
+    def __init__(self, nbytes: int) -> None:
+        from . import _hip
+
+        self._address = 0  # nothing to free if the allocation raises
+        self._nbytes = nbytes
+        self._free = _hip.pinned_free
+        self._warn = _log.warning
+        self._getpid = os.getpid
+        self._pid = os.getpid()
+        self._address = _hip.pinned_alloc(nbytes)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self._nbytes,), "typestr": "|u1", "data": (self._address, False), "version": 3}
+
+    def __del__(self) -> None:
+        # In a child after fork the memory belongs to the parent's runtime: leave it alone.
+        if not getattr(self, "_address", 0) or self._getpid() != self._pid:
+            return
+        address, self._address = self._address, 0
+        try:
+            self._free(address)
+        except Exception as error:  # an exception cannot leave __del__
+            self._warn("%d bytes of pinned memory at %#x not freed: %s", self._nbytes, address, error)
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    dimensions = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    checked = []
+    for dimension in dimensions:
+        try:
+            if isinstance(dimension, bool):
+                raise TypeError
+            size = operator.index(dimension)
+        except TypeError:
+            raise TypeError(f"shape is {shape!r}: an integer or a tuple of integers is needed") from None
+        if size < 0:
+            raise ValueError(f"shape is {shape!r}: dimensions of 0 or more are allowed")
+        checked.append(size)
+    return tuple(checked)
+
+
+def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Make an array in pinned memory, its contents arbitrary.
+
+    The memory is freed when the last array that views it is gone.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        As for ``numpy.empty``. Where it holds no bytes, nothing is pinned.
+    dtype : dtype
+        Type of the elements; none that holds Python objects.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous and writable.
+
+    Raises
+    ------
+    TypeError
+        `shape` is no integer or tuple of integers, or `dtype` is None, or holds Python objects.
+    ValueError
+        A dimension is negative, or the array is larger than an address space.
+    HipError
+        The runtime could not allocate the memory.
+
+    Notes
+    -----
+    May be called from any thread; the array may be shared between threads as any other.
+    """
+    if dtype is None:
+        raise TypeError("dtype is None: an element type is needed")
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"dtype is {kind}: types that hold Python objects cannot lie in pinned memory")
+    sizes = _shape(shape)
+    if kind.subdtype is not None:  # as numpy.empty: an element that is an array adds its dimensions
+        kind, inner = kind.subdtype
+        sizes += inner
+    nbytes = kind.itemsize
+    for size in sizes:
+        nbytes *= size
+    if nbytes > sys.maxsize:
+        raise ValueError(f"shape is {shape!r} of {kind}: {nbytes} bytes, at most {sys.maxsize} are allowed")
+    if nbytes == 0:
+        return np.empty(sizes, kind)
+    array: npt.NDArray[Any] = np.ndarray(sizes, kind, buffer=np.asarray(_PinnedBlock(nbytes)))
+    return array
+
+
+class register:
+    """Pin an existing array in place for as long as a ``with`` block lasts.
+
+    ``with strata.register(weights): ...`` makes entries that lie in ``weights`` direct. The array must not
+    be streamed any more when the block ends: finish the requests first.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        C-contiguous; one over a mapped file or a foreign buffer (``numpy.frombuffer``) will do. An array
+        without bytes is left as it is.
+
+    Raises
+    ------
+    TypeError
+        `array` is no NumPy array, or holds Python objects.
+    ValueError
+        `array` is not C-contiguous.
+    HipError
+        On entering: the runtime could not pin the memory (some of it may be pinned already). On leaving: it
+        could not release it.
+    RuntimeError
+        The block is entered again while it lasts.
+
+    Notes
+    -----
+    Entering gives the array. The object keeps the array alive, can be entered again after it was left, and
+    is for one thread at a time.
+    """
+
+    __slots__ = ("_address", "_array", "_entered", "_pid")
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"array is a {type(array).__name__}: a NumPy array is needed "
+                "(numpy.frombuffer makes one of a buffer)"
+            )
+        if array.dtype.hasobject:
+            raise TypeError(f"array has dtype {array.dtype}: Python objects cannot be streamed")
+        if not array.flags.c_contiguous:
+            raise ValueError(
+                f"array has strides {array.strides}, shape {array.shape}: C-contiguous is needed"
+            )
+        self._array = array
+        self._address = 0
+        self._entered = False
+        self._pid = 0
+
+    def __enter__(self) -> npt.NDArray[Any]:
+        if self._entered:
+            raise RuntimeError("register: this array is pinned by this object already")
+        if self._array.nbytes:
+            from . import _hip
+
+            address = self._array.ctypes.data
+            _hip.host_register(address, self._array.nbytes)
+            self._address = address
+        self._pid = os.getpid()
+        self._entered = True
+        return self._array
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        address, self._address = self._address, 0
+        self._entered = False
+        # In a child after fork nothing is pinned, and the runtime is the parent's.
+        if address and os.getpid() == self._pid:
+            from . import _hip
+
+            _hip.host_unregister(address)

@@ -1,0 +1,132 @@
+"""Which HIP runtime stands behind strata's calls: *rocm*, *software* or *cuda*.
+
+hip-python's bindings open one library for good, so the choice is made once in a process, before the first
+call: by `use`, else by ``STRATA_HIP_RUNTIME``, else *auto*.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from strata.errors import SettingsError, StrataError
+from strata.runtime import _libraries
+
+__all__ = ["NAMES", "current", "describe", "ensure", "library", "use"]
+
+NAMES = ("rocm", "software", "cuda", "auto")
+
+logger = logging.getLogger("strata")
+_lock = threading.Lock()
+
+
+def current() -> str | None:
+    """Return the runtime of this process: ``rocm``, ``software`` or ``cuda``; ``None`` before the choice."""
+    from strata import _hip
+
+    return _hip.loaded_runtime()[0]
+
+
+def library() -> str | None:
+    """Return the path of the library that was opened, or ``None`` before the choice."""
+    from strata import _hip
+
+    return _hip.loaded_runtime()[1]
+
+
+def use(name: str) -> str:
+    """Choose the runtime of this process and open it.
+
+    Parameters
+    ----------
+    name : {"rocm", "software", "cuda", "auto"}
+        *rocm*: AMD's ``libamdhip64``, the copy that the process has mapped already, else from the usual
+        places. *software*: the runtime that the package ships. *cuda*: the same calls over the NVIDIA
+        driver. *auto*: a real, not integrated device where there is one, else *software*.
+
+    Returns
+    -------
+    str
+        The runtime's name; for *auto* the one that was chosen.
+
+    Raises
+    ------
+    ValueError
+        If the name is none of these.
+    RuntimeNotFound
+        If the library, a device, or a symbol that strata needs is missing. Another runtime may be chosen then.
+    StrataError
+        If another runtime was chosen before, or HIP was used through the bindings before.
+
+    Notes
+    -----
+    Thread-safe. The same name again is a no-op.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name is {name!r}; one of {', '.join(NAMES)} is wanted")
+    from strata import _hip
+
+    with _lock:
+        loaded, path = _hip.loaded_runtime()
+        if loaded is not None:
+            if name in (loaded, "auto"):
+                return str(loaded)
+            raise StrataError(
+                f"the runtime of this process is {loaded} ({path}); it cannot become {name}: the bindings open "
+                "one library for good. Choose it before anything uses HIP"
+            )
+        if name == "auto":
+            name, where = _libraries.choose()
+            logger.info("HIP runtime: %s (%s)", name, where)
+        else:
+            where = _libraries.find(name)
+        _hip.load(name, where)
+        return name
+
+
+def ensure() -> str:
+    """Return the runtime of this process, after choosing it from ``STRATA_HIP_RUNTIME`` where nobody did.
+
+    Raises
+    ------
+    SettingsError
+        If the variable holds another word.
+    RuntimeNotFound, StrataError
+        As `use`.
+    """
+    loaded = current()
+    if loaded is not None:
+        return loaded
+    name = os.environ.get("STRATA_HIP_RUNTIME", "").strip() or "auto"
+    if name not in NAMES:
+        raise SettingsError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(NAMES)} is allowed")
+    return use(name)
+
+
+def describe() -> dict[str, object]:
+    """Return what a report should say of the runtime.
+
+    Returns
+    -------
+    dict
+        ``runtime``, ``library``, ``device`` (its name), ``runtime_version`` and ``driver_version`` as HIP
+        reports them.
+
+    Raises
+    ------
+    RuntimeNotFound, StrataError
+        As `use`.
+    """
+    from strata import _hip
+
+    name = ensure()
+    runtime_version, driver_version = _hip.versions()
+    return {
+        "runtime": name,
+        "library": library(),
+        "device": _hip.device_name(_hip.current_device()),
+        "runtime_version": runtime_version,
+        "driver_version": driver_version,
+    }
+

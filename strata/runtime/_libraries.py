@@ -1,0 +1,181 @@
+"""Finding the libraries, and asking them for devices before the bindings are bound to one for good."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from strata.errors import RuntimeNotFound
+from strata.runtime import cuda, software
+
+logger = logging.getLogger("strata")
+
+_INTEGRATED = 16  # hipDeviceAttributeIntegrated, HIP 6 and later
+_ROCM_NAME = re.compile(r"libamdhip64\.so(\.\d+)*$|amdhip64(_\d+)?\.dll$", re.IGNORECASE)
+
+
+def find(name: str) -> str:
+    """Return the path of a runtime's library once it opened there and has a device.
+
+    Raises
+    ------
+    RuntimeNotFound
+        With everything that was looked at and why it would not do.
+    """
+    if name == "software":
+        path = software.library_path()
+        if not path.exists():
+            raise RuntimeNotFound(f"the software runtime is missing from this installation: no {path}")
+        return str(path)
+    if name == "cuda":
+        path = cuda.library_path()
+        if not path.exists():
+            raise RuntimeNotFound(f"the cuda runtime is missing from this installation: no {path}")
+        try:
+            _ask(str(path))
+        except _Unfit as reason:
+            problem = cuda.problem()
+            raise RuntimeNotFound(f"the cuda runtime has no device: {problem or reason}") from None
+        return str(path)
+    tried = []
+    for candidate in _rocm_candidates():
+        try:
+            _ask(candidate)
+        except _Unfit as reason:
+            tried.append(f"{candidate}: {reason}")
+            continue
+        return _mapped(candidate) or candidate
+    if not tried:
+        tried.append("no libamdhip64 is mapped, in rocm_sdk, in ROCM_PATH, in /opt/rocm or known to the loader")
+    raise RuntimeNotFound(f"the rocm runtime has no device: {'; '.join(tried)}")
+
+
+def choose() -> tuple[str, str]:
+    """Return name and path of the runtime that *auto* takes: a real device where there is one."""
+    reasons = []
+    for name in ("rocm", "cuda"):
+        try:
+            path = find(name)
+        except RuntimeNotFound as reason:
+            reasons.append(str(reason))
+            continue
+        if _integrated(path):
+            reasons.append(f"the {name} runtime ({path}) has an integrated device only")
+            continue
+        return name, path
+    logger.info("no GPU was found, so the software runtime is taken: %s", "; ".join(reasons))
+    return "software", find("software")
+
+
+class _Unfit(Exception):
+    pass
+
+
+def _ask(path: str) -> None:
+    """Open the library and ask for the device count, before anything else is asked of it."""
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as problem:
+        raise _Unfit(f"it does not open ({problem})") from None
+    count = ctypes.c_int(0)
+    try:
+        status = library.hipGetDeviceCount(ctypes.byref(count))
+    except AttributeError:
+        raise _Unfit("it has no hipGetDeviceCount") from None
+    if status != 0:
+        raise _Unfit(f"hipGetDeviceCount gave {_status_name(library, status)} ({status})")
+    if count.value < 1:
+        raise _Unfit("hipGetDeviceCount counts 0 devices")
+
+
+def _status_name(library: ctypes.CDLL, status: int) -> str:
+    try:
+        function = library.hipGetErrorName
+    except AttributeError:
+        return "status"
+    function.restype = ctypes.c_char_p
+    return (function(status) or b"status").decode(errors="replace")
+
+
+def _integrated(path: str) -> bool:
+    """Whether device 0 shares the host's memory; a library that does not say is taken to have a real one."""
+    value = ctypes.c_int(0)
+    library = ctypes.CDLL(path)
+    if library.hipDeviceGetAttribute(ctypes.byref(value), _INTEGRATED, 0) != 0:
+        library.hipGetLastError()
+        return False
+    return value.value != 0
+
+
+def _rocm_candidates() -> Iterator[str]:
+    """Yield libraries that may be AMD's, best first: the mapped copy, the SDK's, ROCM_PATH's, the loader's."""
+    seen: set[str] = set()
+
+    def fresh(path: str) -> bool:
+        new = path not in seen
+        seen.add(path)
+        return new
+
+    for path in _mapped_libraries():
+        if fresh(path):
+            yield path
+    try:
+        from rocm_sdk import find_libraries  # type: ignore[import-not-found, unused-ignore]
+
+        found = [str(path) for path in find_libraries("amdhip64")]
+    except Exception as problem:  # not installed, or an installation without its runtime part
+        logger.debug("rocm_sdk offers no amdhip64: %r", problem)
+        found = []
+    for path in found:
+        if fresh(path):
+            yield path
+    for folder in _folders():
+        for path in _libraries_in(folder):
+            if fresh(path):
+                yield path
+
+
+def _folders() -> list[Path]:
+    roots = [os.environ.get("ROCM_PATH"), os.environ.get("ROCM_HOME"), "/opt/rocm"]
+    folders = [Path(root) / part for root in roots if root for part in ("lib", "lib64", "bin")]
+    folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
+    if sys.platform.startswith("linux"):
+        folders += [Path(p) for p in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")]
+    else:
+        folders += [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
+    return folders
+
+
+def _libraries_in(folder: Path) -> list[str]:
+    """Return the folder's copies: the plain name, then versioned ones (a distribution may ship only those)."""
+    try:
+        names = [entry.name for entry in folder.iterdir() if _ROCM_NAME.search(entry.name)]
+    except OSError:
+        return []
+    # One file usually has several names; a plain one, then the highest version.
+    names.sort(key=lambda name: (name.count("."), [-int(n) for n in re.findall(r"\d+", name)]))
+    unique: dict[str, str] = {}
+    for name in names:
+        unique.setdefault(os.path.realpath(folder / name), str(folder / name))
+    return list(unique.values())
+
+
+def _mapped_libraries() -> list[str]:
+    """Return the copies of libamdhip64 that this process has mapped (torch's, say)."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if line.count(" ") >= 5 and "amdhip64" in line}
+    return sorted(path for path in paths if _ROCM_NAME.search(path))
+
+
+def _mapped(path: str) -> str | None:
+    """Return the mapped file behind a path: the name under which the bindings must open the same copy."""
+    real = os.path.realpath(path)
+    return real if real in _mapped_libraries() else None

@@ -1,0 +1,190 @@
+// Copies and fills.
+
+#include <cstring>
+
+#include "calls.hpp"
+#include "checker.hpp"
+#include "costs.hpp"
+#include "memory.hpp"
+#include "runtime.hpp"
+
+using namespace strata::software;
+
+namespace {
+
+// Sources that were snapshotted and not copied yet; beyond this a copy waits for its stream instead.
+constexpr std::uint64_t kSnapshotLimit = std::uint64_t{256} << 20;
+std::atomic<std::uint64_t> g_snapshot_bytes{0};
+
+// To pageable memory HIP copies through a buffer of its own, and returns when that is done; from
+// pageable memory it has read the source when it returns.
+struct Plan {
+  Direction direction = Direction::HostToHost;
+  bool pageable_source = false;
+  bool pageable_target = false;
+};
+
+bool valid_kind(hipMemcpyKind kind) {
+  return (kind >= hipMemcpyHostToHost && kind <= hipMemcpyDefault) || kind == hipMemcpyDeviceToDeviceNoCU;
+}
+
+// What kind of copy this is, or why it cannot be one. `bytes` is not zero.
+hipError_t plan_copy(const void* target, const void* source, std::size_t bytes, hipMemcpyKind kind, Plan* plan) {
+  if (target == nullptr || source == nullptr) return hipErrorInvalidValue;
+  const MemoryRange to = find_range(target);
+  const MemoryRange from = find_range(source);
+  if (!to.holds(target, bytes) || !from.holds(source, bytes)) return hipErrorInvalidValue;
+  const Direction actual = from.on_device() ? (to.on_device() ? Direction::DeviceToDevice : Direction::DeviceToHost)
+                                            : (to.on_device() ? Direction::HostToDevice : Direction::HostToHost);
+  if (kind != hipMemcpyDefault) {
+    const Direction said =
+        kind == hipMemcpyDeviceToDeviceNoCU ? Direction::DeviceToDevice : static_cast<Direction>(kind);
+    if (said != actual) return hipErrorInvalidValue;
+  }
+  plan->direction = actual;
+  plan->pageable_source = from.kind == MemoryKind::Pageable;
+  plan->pageable_target = to.kind == MemoryKind::Pageable;
+  return hipSuccess;
+}
+
+Op copy_op(void* target, const void* source, std::size_t bytes, const Plan& plan) {
+  Op op;
+  op.kind = OpKind::Copy;
+  op.direction = plan.direction;
+  op.target = target;
+  op.source = source;
+  op.bytes = bytes;
+  return op;
+}
+
+// Reads the source now, for a copy that runs later.
+bool snapshot(Op& op) {
+  const std::uint64_t before = g_snapshot_bytes.fetch_add(op.bytes, std::memory_order_relaxed);
+  if (before + op.bytes <= kSnapshotLimit) {
+    void* memory = std::malloc(op.bytes);
+    if (memory != nullptr) {
+      std::memcpy(memory, op.source, op.bytes);
+      op.snapshot = Snapshot(memory, FreeSnapshot{&g_snapshot_bytes, op.bytes});
+      return true;
+    }
+  }
+  g_snapshot_bytes.fetch_sub(op.bytes, std::memory_order_relaxed);
+  return false;
+}
+
+// `wait`: the copy is done before the call returns.
+hipError_t submit_copy(const Call& call, Stream& stream, const void* handle, Op&& op, bool wait,
+                       bool read_now = false) {
+  if (call.checked()) checker_copy(stream, handle, op);
+  if (wait) {
+    const Captured captured = call.checked() ? checker_capture(stream) : nullptr;
+    const hipError_t status = submit_and_wait(stream, std::move(op));
+    if (call.checked() && status == hipSuccess) checker_join(captured);
+    return status;
+  }
+  // `read_now`: the source is read before the call returns.
+  if (!read_now || time_is_simulated()) {
+    std::uint64_t seq = 0;
+    return submit(stream, std::move(op), &seq);
+  }
+  if (!drained(stream) || mode_has(kModeDemand)) {
+    if (!snapshot(op)) return submit_and_wait(stream, std::move(op));
+  }
+  return submit_or_run(stream, std::move(op));
+}
+
+}  // namespace
+
+extern "C" {
+
+hipError_t hipMemcpy(void* dst, const void* src, size_t bytes, hipMemcpyKind kind) {
+  const Call call(Fn::Memcpy, nullptr, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  if (!valid_kind(kind)) return call.finish(hipErrorInvalidMemcpyDirection);
+  if (bytes == 0) return call.finish(hipSuccess);
+  Plan plan;
+  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
+  if (status != hipSuccess) return call.finish(status);
+  return call.finish(submit_copy(call, *find_stream(nullptr), nullptr, copy_op(dst, src, bytes, plan), true));
+}
+
+hipError_t hipMemcpyAsync(void* dst, const void* src, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
+  const Call call(Fn::MemcpyAsync, stream, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  if (!valid_kind(kind)) return call.finish(hipErrorInvalidMemcpyDirection);
+  Stream* target = find_stream(stream);
+  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (bytes == 0) return call.finish(hipSuccess);
+  Plan plan;
+  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
+  if (status != hipSuccess) return call.finish(status);
+  return call.finish(submit_copy(call, *target, stream, copy_op(dst, src, bytes, plan), plan.pageable_target,
+                                 plan.pageable_source));
+}
+
+// The single copies, in order. Nothing is submitted unless every one of them is sound.
+hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t count, hipMemcpyAttributes* attrs,
+                               size_t* attrs_idxs, size_t num_attrs, size_t* fail_idx, hipStream_t stream) {
+  const Call call(Fn::MemcpyBatchAsync, stream, nullptr, dsts != nullptr && count != 0 ? dsts[0] : nullptr, count);
+  if (call.answered()) return call.status();
+  if (fail_idx != nullptr) *fail_idx = SIZE_MAX;
+  if (dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0 || num_attrs > count ||
+      (num_attrs != 0 && (attrs == nullptr || attrs_idxs == nullptr || attrs_idxs[0] != 0))) {
+    return call.finish(hipErrorInvalidValue);
+  }
+  for (std::size_t i = 0; i < num_attrs; ++i) {
+    const bool known = attrs[i].srcAccessOrder >= hipMemcpySrcAccessOrderStream &&
+                       attrs[i].srcAccessOrder <= hipMemcpySrcAccessOrderAny;
+    if (!known || (i != 0 && (attrs_idxs[i] <= attrs_idxs[i - 1] || attrs_idxs[i] >= count))) {
+      return call.finish(hipErrorInvalidValue);
+    }
+  }
+  Stream* target = find_stream(stream);
+  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
+  std::vector<Plan> plans(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (sizes[i] == 0) continue;
+    const hipError_t status = plan_copy(dsts[i], srcs[i], sizes[i], hipMemcpyDefault, &plans[i]);
+    if (status != hipSuccess) {
+      if (fail_idx != nullptr) *fail_idx = i;
+      return call.finish(status);
+    }
+  }
+  std::size_t attribute = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    while (attribute + 1 < num_attrs && attrs_idxs[attribute + 1] <= i) ++attribute;
+    if (sizes[i] == 0) continue;
+    const bool read_now = num_attrs == 0
+                              ? plans[i].pageable_source
+                              : attrs[attribute].srcAccessOrder == hipMemcpySrcAccessOrderDuringApiCall;
+    const hipError_t status =
+        submit_copy(call, *target, stream, copy_op(dsts[i], srcs[i], sizes[i], plans[i]),
+                    plans[i].pageable_target, read_now);
+    if (status != hipSuccess) {
+      if (fail_idx != nullptr) *fail_idx = i;
+      return call.finish(status);
+    }
+  }
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipMemsetAsync(void* dst, int value, size_t bytes, hipStream_t stream) {
+  const Call call(Fn::MemsetAsync, stream, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  Stream* target = find_stream(stream);
+  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (bytes == 0) return call.finish(hipSuccess);
+  if (dst == nullptr) return call.finish(hipErrorInvalidValue);
+  const MemoryRange range = find_range(dst);
+  if (range.kind == MemoryKind::Pageable || !range.holds(dst, bytes)) return call.finish(hipErrorInvalidValue);
+  Op op;
+  op.kind = OpKind::Memset;
+  op.target = dst;
+  op.value = static_cast<unsigned char>(value);
+  op.bytes = bytes;
+  if (call.checked()) checker_memset(*target, stream, op);
+  std::uint64_t seq = 0;
+  return call.finish(submit(*target, std::move(op), &seq));
+}
+
+}  // extern "C"

@@ -1,0 +1,134 @@
+// Devices, versions and the last error.
+
+#include <cstdio>
+
+#include "calls.hpp"
+#include "checker.hpp"
+#include "memory.hpp"
+#include "runtime.hpp"
+
+using namespace strata::software;
+
+namespace {
+
+constexpr int kVersion = 70253211;  // HIP 7.2, in hipRuntimeGetVersion's form
+constexpr const char* kDeviceName = "strata software device";
+
+bool is_device(int device) { return device >= 0 && device < runtime().devices.load(std::memory_order_relaxed); }
+
+hipError_t version_into(int* version) {
+  if (version == nullptr) return hipErrorInvalidValue;
+  *version = kVersion;
+  return hipSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+hipError_t hipGetDeviceCount(int* count) {
+  const Call call(Fn::GetDeviceCount);
+  if (call.answered()) return call.status();
+  if (count == nullptr) return call.finish(hipErrorInvalidValue);
+  *count = runtime().devices.load(std::memory_order_relaxed);
+  return call.finish(*count == 0 ? hipErrorNoDevice : hipSuccess);
+}
+
+hipError_t hipGetDevice(int* device) {
+  const Call call(Fn::GetDevice);
+  if (call.answered()) return call.status();
+  if (device == nullptr) return call.finish(hipErrorInvalidValue);
+  *device = t_thread.device;
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipSetDevice(int device) {
+  const Call call(Fn::SetDevice);
+  if (call.answered()) return call.status();
+  if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
+  t_thread.device = device;
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipDeviceGetName(char* name, int len, int device) {
+  const Call call(Fn::DeviceGetName);
+  if (call.answered()) return call.status();
+  if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
+  if (name == nullptr || len <= 0) return call.finish(hipErrorInvalidValue);
+  std::snprintf(name, static_cast<std::size_t>(len), "%s", kDeviceName);
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int device) {
+  const Call call(Fn::DeviceGetAttribute);
+  if (call.answered()) return call.status();
+  if (value == nullptr) return call.finish(hipErrorInvalidValue);
+  if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
+  switch (attribute) {
+    case hipDeviceAttributeIntegrated:
+    case hipDeviceAttributePciBusId:
+    case hipDeviceAttributePciDomainID:
+      *value = 0;
+      return call.finish(hipSuccess);
+    case hipDeviceAttributePciDeviceId:
+      *value = device;
+      return call.finish(hipSuccess);
+    case hipDeviceAttributeAsyncEngineCount:
+    case hipDeviceAttributeUnifiedAddressing:
+      *value = 1;
+      return call.finish(hipSuccess);
+    default:
+      return call.finish(hipErrorInvalidValue);
+  }
+}
+
+hipError_t hipDeviceSynchronize(void) {
+  const Call call(Fn::DeviceSynchronize);
+  if (call.answered()) return call.status();
+  const Captured captured = call.checked() ? checker_capture_device(t_thread.device) : nullptr;
+  const hipError_t status = synchronize_device(t_thread.device);
+  if (call.checked() && status == hipSuccess) checker_join(captured);
+  return call.finish(status);
+}
+
+hipError_t hipRuntimeGetVersion(int* version) {
+  const Call call(Fn::RuntimeGetVersion);
+  return call.answered() ? call.status() : call.finish(version_into(version));
+}
+
+hipError_t hipDriverGetVersion(int* version) {
+  const Call call(Fn::DriverGetVersion);
+  return call.answered() ? call.status() : call.finish(version_into(version));
+}
+
+hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  const Call call(Fn::MemGetInfo);
+  if (call.answered()) return call.status();
+  if (free_bytes == nullptr || total_bytes == nullptr) return call.finish(hipErrorInvalidValue);
+  Runtime& rt = runtime();
+  std::uint64_t total = 0;
+  {
+    std::lock_guard<std::mutex> lock(rt.mutex);
+    total = rt.configuration.device_memory;
+  }
+  const std::uint64_t used = device_bytes(t_thread.device);
+  *total_bytes = total;
+  *free_bytes = used < total ? total - used : 0;
+  return call.finish(hipSuccess);
+}
+
+// HIP 7: a failure stays until it is read here; calls that succeed do not clear it.
+hipError_t hipGetLastError(void) {
+  const Call call(Fn::GetLastError);
+  if (call.answered()) return call.status();
+  const hipError_t status = t_thread.last_error;
+  t_thread.last_error = hipSuccess;
+  return status;
+}
+
+hipError_t hipPeekAtLastError(void) {
+  const Call call(Fn::PeekAtLastError);
+  return call.answered() ? call.status() : t_thread.last_error;
+}
+
+}  // extern "C"

@@ -1,0 +1,137 @@
+// Events.
+
+#include "calls.hpp"
+#include "checker.hpp"
+#include "demand.hpp"
+#include "runtime.hpp"
+
+using namespace strata::software;
+
+namespace {
+
+// blocking sync, disable timing, interprocess; HIP's own fence flags
+constexpr unsigned kEventFlags = 0xe0000007;
+constexpr unsigned kEventInterprocess = 0x4;
+
+}  // namespace
+
+extern "C" {
+
+hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
+  const Call call(Fn::EventCreateWithFlags);
+  if (call.answered()) return call.status();
+  if (event == nullptr || (flags & ~kEventFlags) != 0 ||
+      ((flags & kEventInterprocess) != 0 && (flags & hipEventDisableTiming) == 0)) {
+    return call.finish(hipErrorInvalidValue);
+  }
+  *event = nullptr;
+  Runtime& rt = runtime();
+  Event* made = rt.events.take();
+  if (made == nullptr) return call.finish(hipErrorOutOfMemory);
+  {
+    std::lock_guard<std::mutex> lock(made->mutex);
+    made->device = t_thread.device;
+    made->flags = flags;
+    made->stream = nullptr;
+    made->seq = 0;
+    made->fruitless = 0;
+  }
+  if (call.checked()) checker_event_made(*made);
+  *event = static_cast<hipEvent_t>(rt.events.publish(made));
+  return call.finish(hipSuccess);
+}
+
+// Waits that captured a record keep it: they know the operation, not the event.
+hipError_t hipEventDestroy(hipEvent_t event) {
+  const Call call(Fn::EventDestroy, nullptr, event);
+  if (call.answered()) return call.status();
+  Runtime& rt = runtime();
+  Event* found = rt.events.find(event);
+  if (found == nullptr || !rt.events.retire(found, event)) return call.finish(hipErrorInvalidHandle);
+  rt.events.recycle(found);
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
+  const Call call(Fn::EventRecord, stream, event);
+  if (call.answered()) return call.status();
+  Event* recorded = find_event(event);
+  Stream* recording = find_stream(stream);
+  if (recorded == nullptr || recording == nullptr || recorded->device != recording->device) {
+    return call.finish(hipErrorInvalidHandle);
+  }
+  Op op;
+  op.kind = OpKind::Record;
+  std::lock_guard<std::mutex> lock(recorded->mutex);
+  if ((recorded->flags & hipEventDisableTiming) == 0) {
+    std::lock_guard<std::mutex> time_lock(recorded->time_mutex);
+    op.event = recorded;
+    op.record = ++recorded->record;
+  }
+  if (call.checked()) checker_record(*recording, *recorded, event);
+  std::uint64_t seq = 0;
+  const hipError_t status = submit(*recording, std::move(op), &seq);
+  if (status == hipSuccess) {
+    recorded->stream = recording;
+    recorded->seq = seq;
+  }
+  return call.finish(status);
+}
+
+hipError_t hipEventQuery(hipEvent_t event) {
+  const Call call(Fn::EventQuery, nullptr, event);
+  if (call.answered()) return call.status();
+  Event* found = find_event(event);
+  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
+  const Dependency latest = found->latest();
+  if (latest.stream == nullptr) return call.finish(hipSuccess);
+  if (!latest.satisfied()) {
+    if (!mode_has(kModeDemand)) return call.finish(hipErrorNotReady);
+    demand_query(*latest.stream, latest.seq, &found->fruitless);
+    if (!latest.satisfied()) return call.finish(hipErrorNotReady);
+  }
+  found->fruitless = 0;
+  const hipError_t status = stream_status(*latest.stream, latest.seq, false);
+  if (call.checked() && status == hipSuccess) checker_join(captured);
+  return call.finish(status);
+}
+
+hipError_t hipEventSynchronize(hipEvent_t event) {
+  const Call call(Fn::EventSynchronize, nullptr, event);
+  if (call.answered()) return call.status();
+  Event* found = find_event(event);
+  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
+  const Dependency latest = found->latest();
+  if (latest.stream == nullptr) return call.finish(hipSuccess);
+  wait_done(*latest.stream, latest.seq);
+  const hipError_t status = stream_status(*latest.stream, latest.seq, false);
+  if (call.checked() && status == hipSuccess) checker_join(captured);
+  return call.finish(status);
+}
+
+hipError_t hipEventElapsedTime(float* ms, hipEvent_t start, hipEvent_t stop) {
+  const Call call(Fn::EventElapsedTime, nullptr, start);
+  if (call.answered()) return call.status();
+  if (ms == nullptr) return call.finish(hipErrorInvalidValue);
+  Event* events[2] = {find_event(start), find_event(stop)};
+  std::int64_t times[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    if (events[i] == nullptr || (events[i]->flags & hipEventDisableTiming) != 0) {
+      return call.finish(hipErrorInvalidHandle);
+    }
+    const Dependency latest = events[i]->latest();
+    if (latest.stream == nullptr) {
+      if (!mode_has(kModeNull)) return call.finish(hipErrorInvalidHandle);
+      continue;  // null mode records nothing
+    }
+    if (!latest.satisfied()) return call.finish(hipErrorNotReady);
+    std::lock_guard<std::mutex> lock(events[i]->time_mutex);
+    times[i] = events[i]->time_ns;
+  }
+  *ms = static_cast<float>(static_cast<double>(times[1] - times[0]) / 1e6);
+  return call.finish(hipSuccess);
+}
+
+}  // extern "C"

@@ -1,0 +1,75 @@
+#include "operation.hpp"
+
+#include <cstring>
+
+#include "calls.hpp"
+#include "checker.hpp"
+#include "costs.hpp"
+#include "event.hpp"
+#include "faults.hpp"
+#include "platform.hpp"
+#include "stream.hpp"
+
+namespace strata::software {
+
+void Latch::release() {
+  std::lock_guard<std::mutex> lock(mutex);
+  released = true;
+  changed.notify_all();
+}
+
+void Latch::wait() {
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [this] { return released; });
+}
+
+bool Latch::open() {
+  std::lock_guard<std::mutex> lock(mutex);
+  return released;
+}
+
+namespace {
+
+void run_host_function(Op& op) {
+  const ActorScope scope(op.actor);
+  op.function(op.argument);
+}
+
+void stamp(const Op& op) {
+  std::lock_guard<std::mutex> lock(op.event->time_mutex);
+  if (op.event->record == op.record) op.event->time_ns = now_ns();
+}
+
+}  // namespace
+
+void perform(Stream& stream, Op& op) {
+  if (mode_has(kModeLost)) {
+    op.snapshot.reset();
+    return;
+  }
+  switch (op.kind) {
+    case OpKind::Copy:
+      if (copy_fault_armed() && copy_fails(stream, op.seq)) break;
+      if (!time_is_simulated()) {
+        std::memmove(op.target, op.snapshot ? op.snapshot.get() : op.source, op.bytes);
+      }
+      op.snapshot.reset();
+      break;
+    case OpKind::Memset:
+      if (!time_is_simulated()) std::memset(op.target, op.value, op.bytes);
+      break;
+    case OpKind::HostFunction:
+      run_host_function(op);
+      break;
+    case OpKind::Record:
+      if (op.event != nullptr) stamp(op);
+      break;
+    case OpKind::Wait:
+    case OpKind::Marker:
+    case OpKind::Hold:
+    case OpKind::Delay:
+      break;
+  }
+}
+
+}  // namespace strata::software

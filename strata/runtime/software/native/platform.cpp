@@ -1,0 +1,132 @@
+#include "platform.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <thread>
+
+#if defined(__linux__)
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+namespace strata::software {
+
+namespace {
+
+constexpr std::int64_t kSpinTail = 15'000;  // ns: what a sleeping thread may come late, spun instead
+
+struct ThreadStart {
+  void (*body)(void*);
+  void* argument;
+  char name[16];
+};
+
+}  // namespace
+
+#if defined(__linux__)
+
+void* allocate_pages(std::size_t bytes) noexcept {
+  void* address =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  if (bytes >= (std::size_t{8} << 20)) madvise(address, bytes, MADV_HUGEPAGE);
+  return address;
+}
+
+void free_pages(void* address, std::size_t bytes) noexcept { munmap(address, bytes); }
+
+bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
+  auto* start = new (std::nothrow) ThreadStart{body, argument, {}};
+  if (start == nullptr) return false;
+  std::snprintf(start->name, sizeof start->name, "%s", name);
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int failed = pthread_create(
+      &thread, &attributes,
+      [](void* opaque) -> void* {
+        std::unique_ptr<ThreadStart> begun(static_cast<ThreadStart*>(opaque));
+        pthread_setname_np(pthread_self(), begun->name);
+        prctl(PR_SET_TIMERSLACK, 1UL);  // simulated costs are tens of microseconds
+        begun->body(begun->argument);
+        return nullptr;
+      },
+      start);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  if (failed != 0) delete start;
+  return failed == 0;
+}
+
+void thread_name(char* buffer, std::size_t bytes) noexcept {
+  buffer[0] = '\0';
+  char name[16] = {};
+  if (pthread_getname_np(pthread_self(), name, sizeof name) == 0) std::snprintf(buffer, bytes, "%s", name);
+}
+
+std::uint64_t thread_number() noexcept { return static_cast<std::uint64_t>(syscall(SYS_gettid)); }
+
+void at_fork(void (*in_child)()) noexcept { pthread_atfork(nullptr, nullptr, in_child); }
+
+void keep_library_mapped() noexcept {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&keep_library_mapped), &info) != 0 && info.dli_fname != nullptr) {
+    // The handle is leaked on purpose; RTLD_NODELETE holds even if somebody closes another one.
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+}
+
+#else  // other systems: untested
+
+void* allocate_pages(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
+void free_pages(void* address, std::size_t) noexcept { std::free(address); }
+
+bool start_thread(void (*body)(void*), void* argument, const char*) noexcept {
+  try {
+    std::thread(body, argument).detach();
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+void thread_name(char* buffer, std::size_t) noexcept { buffer[0] = '\0'; }
+
+std::uint64_t thread_number() noexcept {
+  return static_cast<std::uint64_t>(std::hash<std::thread::id>{}(std::this_thread::get_id()));
+}
+
+void at_fork(void (*)()) noexcept {}
+void keep_library_mapped() noexcept {}
+
+#endif
+
+std::int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void sleep_until_ns(std::int64_t deadline) noexcept {
+  std::int64_t left = deadline - now_ns();
+  if (left > 2 * kSpinTail) {
+    const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline - kSpinTail));
+    std::this_thread::sleep_until(until);
+  }
+  while (now_ns() < deadline) cpu_relax();
+}
+
+}  // namespace strata::software

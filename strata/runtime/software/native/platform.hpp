@@ -1,0 +1,50 @@
+// What the runtime needs from the operating system, and nothing else of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__linux__) && defined(__GLIBC__)
+// Static TLS: one instruction instead of a call on the path of every HIP function.
+#define STRATA_SW_TLS __attribute__((tls_model("initial-exec")))
+#else
+#define STRATA_SW_TLS
+#endif
+
+namespace strata::software {
+
+// Zero-filled memory whose pages the kernel hands out at first touch; nullptr when there is none.
+void* allocate_pages(std::size_t bytes) noexcept;
+void free_pages(void* address, std::size_t bytes) noexcept;
+
+// Nanoseconds of the steady clock.
+std::int64_t now_ns() noexcept;
+
+// Returns at `deadline` (steady clock), to a few microseconds: sleeps, then spins briefly.
+void sleep_until_ns(std::int64_t deadline) noexcept;
+
+// Starts a detached thread that takes no signals (Ctrl-C belongs to the program's own threads).
+// `body` must not throw. False if the system refuses a thread.
+bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept;
+
+// Name of the calling thread, as the system knows it; always terminated.
+void thread_name(char* buffer, std::size_t bytes) noexcept;
+
+// A small number that identifies the calling thread to a person with a debugger.
+std::uint64_t thread_number() noexcept;
+
+// Calls `in_child` in every process forked from this one.
+void at_fork(void (*in_child)()) noexcept;
+
+// Keeps this library mapped: its threads run its code until the process ends.
+void keep_library_mapped() noexcept;
+
+inline void cpu_relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace strata::software

@@ -1,0 +1,180 @@
+#include "runtime.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "calls.hpp"
+#include "costs.hpp"
+#include "demand.hpp"
+#include "memory.hpp"
+#include "platform.hpp"
+
+namespace strata::software {
+
+Runtime* g_runtime = nullptr;
+
+namespace {
+
+constexpr const char* kScheduleNames[] = {"eager", "lazy", "random", "copies-first", "compute-first", "timed", "null"};
+constexpr std::size_t kScheduleCount = sizeof kScheduleNames / sizeof *kScheduleNames;
+
+std::mutex& birth_mutex() {
+  static std::mutex* const kept = new std::mutex;
+  return *kept;
+}
+
+std::string& problem_text() {
+  static std::string* const kept = new std::string;
+  return *kept;
+}
+
+void refuse_in_child() {
+  // Whatever the parent's threads held is held for ever here; nothing of it is touched again.
+  g_refusal.store(hipErrorContextIsDestroyed);
+  g_mode.store(kModeRefused);
+}
+
+bool read_number(const char* variable, std::uint64_t minimum, std::uint64_t maximum, std::uint64_t* out) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return true;
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long value = std::strtoull(text, &end, 10);
+  const bool digits = *text >= '0' && *text <= '9';
+  if (!digits || *end != '\0' || errno != 0 || value < minimum || value > maximum) {
+    problem_text() = std::string(variable) + "=" + text + ": an integer from " + std::to_string(minimum) +
+                     " to " + std::to_string(maximum) + " is allowed";
+    return false;
+  }
+  *out = value;
+  return true;
+}
+
+bool read_environment(Configuration* configuration) {
+  const char* schedule = std::getenv("STRATA_SOFTWARE_SCHEDULE");
+  if (schedule != nullptr && *schedule != '\0' && !schedule_of(schedule, &configuration->schedule)) {
+    problem_text() = std::string("STRATA_SOFTWARE_SCHEDULE=") + schedule + ": allowed are";
+    for (const char* name : kScheduleNames) problem_text() += std::string(" ") + name;
+    return false;
+  }
+  std::uint64_t devices = 1, idle_ms = 100;
+  const bool ok = read_number("STRATA_SOFTWARE_SEED", 0, UINT64_MAX, &configuration->seed) &&
+                  read_number("STRATA_SOFTWARE_PINNED_LIMIT", 0, UINT64_MAX, &configuration->pinned_limit) &&
+                  read_number("STRATA_SOFTWARE_DEVICE_MEMORY", 0, UINT64_MAX, &configuration->device_memory) &&
+                  read_number("STRATA_SOFTWARE_DEVICES", 0, kMaxDevices, &devices) &&
+                  read_number("STRATA_SOFTWARE_IDLE_MS", 0, 3'600'000, &idle_ms);
+  configuration->devices = static_cast<int>(devices);
+  configuration->idle_ns = static_cast<std::int64_t>(idle_ms) * 1'000'000;
+  return ok;
+}
+
+bool runs_on_demand(Schedule schedule) {
+  return schedule == Schedule::Lazy || schedule == Schedule::Random || schedule == Schedule::CopiesFirst ||
+         schedule == Schedule::ComputeFirst;
+}
+
+void adopt(Runtime& rt, const Configuration& wanted) {
+  rt.configuration = wanted;
+  rt.schedule.store(wanted.schedule);
+  rt.devices.store(wanted.devices);
+  g_time_is_simulated.store(wanted.schedule == Schedule::Timed);
+  seed_demand(wanted.seed, wanted.idle_ns);
+  set_mode(kModeNull, wanted.schedule == Schedule::Null);
+  set_mode(kModeNoDevice, wanted.devices == 0);
+  set_mode(kModeDemand, runs_on_demand(wanted.schedule));
+  update_cost_mode();
+}
+
+// The environment counts as it was when the library was loaded.
+struct AtLoad {
+  Configuration configuration;
+  bool ok = read_environment(&configuration);
+};
+const AtLoad& at_load() {
+  static const AtLoad* const kept = new AtLoad;
+  return *kept;
+}
+const AtLoad& g_read_at_load = at_load();
+
+}  // namespace
+
+const char* schedule_name(Schedule schedule) noexcept { return kScheduleNames[static_cast<std::size_t>(schedule)]; }
+
+bool schedule_of(const char* name, Schedule* out) noexcept {
+  for (std::size_t i = 0; i < kScheduleCount; ++i) {
+    if (std::strcmp(name, kScheduleNames[i]) == 0) {
+      *out = static_cast<Schedule>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+void create_runtime() {
+  std::lock_guard<std::mutex> lock(birth_mutex());
+  if (!mode_has(kModeUnborn)) return;
+  auto* rt = new Runtime;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    Stream* stream = rt->streams.take();
+    stream->device = device;
+    stream->null_stream = true;
+    rt->null_streams[device] = stream;
+  }
+  g_runtime = rt;
+  adopt(*rt, at_load().configuration);
+  at_fork(refuse_in_child);
+  keep_library_mapped();
+  if (!at_load().ok) {
+    std::fprintf(stderr, "strata software runtime: %s\n", problem_text().c_str());
+    g_refusal.store(hipErrorInvalidConfiguration);
+    set_mode(kModeRefused, true);
+  }
+  set_mode(kModeUnborn, false);
+}
+
+const std::string& environment_problem() { return problem_text(); }
+
+Stream* find_stream(const void* handle) noexcept {
+  const auto word = reinterpret_cast<std::uintptr_t>(handle);
+  if (word <= 1) return runtime().null_streams[t_thread.device];
+  return runtime().streams.find(handle);
+}
+
+bool nothing_pending() {
+  Runtime& rt = runtime();
+  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
+    if (!rt.streams.at(place)->idle()) return false;
+  }
+  return true;
+}
+
+bool apply_configuration(const Configuration& wanted, std::string* problem) {
+  Runtime& rt = runtime();
+  if (wanted.devices < 0 || wanted.devices > kMaxDevices) {
+    *problem = "devices=" + std::to_string(wanted.devices) + ": 0 to " + std::to_string(kMaxDevices) + " are allowed";
+    return false;
+  }
+  if (!nothing_pending()) {
+    *problem = "the configuration cannot change while operations are pending: synchronize first";
+    return false;
+  }
+  const MemoryUse use = memory_use();
+  const bool in_use = rt.streams.live() != 0 || rt.events.live() != 0 || use.device_allocations != 0;
+  if (wanted.devices < rt.devices.load() && in_use) {
+    *problem = "devices=" + std::to_string(wanted.devices) +
+               ": the number of devices cannot shrink while streams, events or device memory are live";
+    return false;
+  }
+  retire_executors();
+  std::lock_guard<std::mutex> lock(rt.mutex);
+  adopt(rt, wanted);
+  if (g_refusal.load() == hipErrorInvalidConfiguration && mode_has(kModeRefused)) {
+    set_mode(kModeRefused, false);  // what the environment got wrong is replaced
+    g_refusal.store(hipSuccess);
+  }
+  return true;
+}
+
+}  // namespace strata::software

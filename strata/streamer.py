@@ -1,0 +1,414 @@
+"""The streamer: rings, streams, events and threads for many requests, one at a time."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strata import _hip, runtime
+from strata._request import Request, StreamerCore
+from strata.copies import ExpertCopies
+from strata.counters import Counters
+from strata.errors import HipError, StrataError
+from strata.settings import BatchSettings, gpu_ring_from_env, host_ring_from_env, timing_from_env
+
+__all__ = ["ExpertStreamer"]
+
+logger = logging.getLogger("strata")
+
+_MAX_WORKERS = 64
+_EXIT_TIMEOUT_S = 5.0
+_SINGLE = BatchSettings()
+_open: weakref.WeakSet[ExpertStreamer] = weakref.WeakSet()
+
+
+class ExpertStreamer:
+    """Streams experts from host RAM into a ring of GPU slots.
+
+    Parameters
+    ----------
+    slot_bytes : int
+        Bytes of a slot, and of a host buffer: at least the largest entry's.
+    gpu_ring : int, optional
+        Slots. Default: the number of lent slots, else ``STRATA_PREFILL_RING``, else 96.
+    host_ring : int, optional
+        Host buffers for staged entries. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first
+        staged entry.
+    workers : int, optional
+        Threads that fill host buffers, 1 to 64. Default: a quarter of the processors, 1 to 8.
+    settings : BatchSettings, optional
+        How many entries share a dependency. Default: the environment's (see `BatchSettings.from_env`),
+        else one each. Clamped to the rings.
+    slots : sequence of int, optional
+        Lent slots: distinct device addresses of `slot_bytes` each, which must outlive the streamer. Default:
+        strata allocates its own.
+    copy_stream, compute_stream : int, optional
+        Lent stream handles, which must outlive the streamer; 0 is the null stream. Default: strata makes its
+        own, non-blocking. With lent slots the compute stream must be given: it is what the copies have to
+        wait for.
+    device : int, optional
+        Default: the device of what is lent, else the calling thread's current one.
+    timing : bool, optional
+        Whether seconds are counted, too. Default: ``STRATA_PREFILL_TIMING``.
+    stall_timeout : float, optional
+        Seconds without any progress after which a wait of the engine raises `StallError`. Default: never.
+    submission : {"single", "group"}, optional
+        *group*: one ``hipMemcpyBatchAsync`` a group of direct entries where the runtime has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, its value and what is allowed.
+    SettingsError
+        If an environment variable that is read holds no integer.
+    RuntimeNotFound
+        If no HIP runtime can be opened.
+    HipError, MemoryError
+        If the device or the host has no room; nothing stays allocated.
+
+    Notes
+    -----
+    A context manager. One thread, the engine's, uses a streamer and its requests.
+    """
+
+    def __init__(
+        self,
+        slot_bytes: int,
+        *,
+        gpu_ring: int | None = None,
+        host_ring: int | None = None,
+        workers: int | None = None,
+        settings: BatchSettings | None = None,
+        slots: Sequence[int] | npt.NDArray[Any] | None = None,
+        copy_stream: int | None = None,
+        compute_stream: int | None = None,
+        device: int | None = None,
+        timing: bool | None = None,
+        stall_timeout: float | None = None,
+        submission: str = "single",
+    ) -> None:
+        slot_bytes = _count("slot_bytes", slot_bytes, 1, 2**62)
+        if gpu_ring is not None:
+            gpu_ring = _count("gpu_ring", gpu_ring, 1, 2**31)
+        if host_ring is not None:
+            host_ring = _count("host_ring", host_ring, 1, 2**31)
+        if workers is not None:
+            workers = _count("workers", workers, 1, _MAX_WORKERS)
+        if settings is not None and not isinstance(settings, BatchSettings):
+            raise TypeError(f"settings is {settings!r}; a strata.BatchSettings is wanted")
+        if stall_timeout is not None and not stall_timeout > 0:
+            raise ValueError(f"stall_timeout is {stall_timeout!r}; a positive number of seconds is wanted")
+        if submission not in ("single", "group"):
+            raise ValueError(f"submission is {submission!r}; 'single' or 'group' is allowed")
+        copy_stream = _handle("copy_stream", copy_stream)
+        compute_stream = _handle("compute_stream", compute_stream)
+        if slots is not None and compute_stream is None:
+            raise ValueError("compute_stream is None with lent slots: the copies must wait for the kernels that "
+                             "read the slots, so the stream that they run on is wanted")
+        name = runtime.ensure()
+        _hip.last_error()  # refuses a forked child before anything is asked of HIP
+        self._device = _device(device, slots, copy_stream, compute_stream)
+        if slots is not None:
+            slots = _lent("slots", slots, slot_bytes, self._device)
+            if gpu_ring is None:
+                gpu_ring = len(slots)
+            elif gpu_ring != len(slots):
+                raise ValueError(f"gpu_ring is {gpu_ring} and slots has {len(slots)}; they must be equal")
+        if host_ring is None:
+            host_ring = host_ring_from_env()
+        if gpu_ring is None:
+            free, _ = _on_device(self._device, _hip.memory_info)
+            gpu_ring = gpu_ring_from_env(free_bytes=free, slot_bytes=slot_bytes)
+        if slots is None:
+            free, total = _on_device(self._device, _hip.memory_info)
+            if gpu_ring * slot_bytes > total:
+                raise ValueError(f"gpu_ring is {gpu_ring}: {gpu_ring * slot_bytes} bytes for slots of {slot_bytes} "
+                                 f"bytes are more than the device's {total} ({free} free)")
+        if host_ring * slot_bytes > 2**46:
+            raise ValueError(f"host_ring is {host_ring}: {host_ring * slot_bytes} bytes for buffers of {slot_bytes} "
+                             "bytes are more than any host has")
+        if timing is None:
+            timing = timing_from_env()
+        self._given = settings
+        self._from_env = BatchSettings.from_env(runtime=name) if settings is None else None
+        chosen = settings if settings is not None else self._from_env
+        assert chosen is not None
+        self._settings = chosen.clamped(gpu_ring, host_ring)
+        grouped = submission == "group"
+        if grouped and not _hip.has_batch_copy():
+            logger.warning("submission='group' needs hipMemcpyBatchAsync, which the %s runtime does not have: "
+                           "copies are submitted one by one", name)
+            grouped = False
+        self._lent = slots
+        self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers or _default_workers(), self._device,
+                                  copy_stream, compute_stream, slots is None, bool(timing), stall_timeout, grouped)
+        self._submission = "group" if grouped else "single"
+        _open.add(self)
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot."""
+        return self._core.slot_bytes
+
+    @property
+    def gpu_ring(self) -> int:
+        """Number of slots."""
+        return self._core.gpu_ring
+
+    @property
+    def host_ring(self) -> int:
+        """Number of host buffers."""
+        return self._core.host_ring
+
+    @property
+    def settings(self) -> BatchSettings:
+        """The batches of a long prefill, clamped to the rings."""
+        return self._settings
+
+    @property
+    def submission(self) -> str:
+        """``"single"`` or ``"group"``: how copies are submitted after all."""
+        return self._submission
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Device addresses of the slots, in ring order, of the latest request."""
+        if self._lent is not None and not self._core.running:
+            return tuple(int(a) for a in self._lent)
+        return self._core.slot_addresses()
+
+    @property
+    def copy_stream(self) -> int:
+        """Handle of the stream that the copies go on."""
+        return self._core.copy_stream
+
+    @property
+    def compute_stream(self) -> int:
+        """Handle of the stream that the engine's kernels go on, of the latest request."""
+        return self._core.compute_stream
+
+    @property
+    def device(self) -> int:
+        """The device that everything belongs to."""
+        return self._device
+
+    @property
+    def max_held(self) -> int:
+        """Slots that can always be held at once, whatever the list: the ring less the longest group, plus 1."""
+        return self.gpu_ring - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 1
+
+    @property
+    def counters(self) -> Counters:
+        """Counters of all requests so far, the running one included."""
+        return self._core.counters()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._core.closed
+
+    # --- what it does ---------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        copies: ExpertCopies | None = None,
+        *,
+        long_prefill: bool = True,
+        slots: Sequence[int] | npt.NDArray[Any] | None = None,
+        compute_stream: int | None = None,
+    ) -> Request:
+        """Begin a request: one pass over one list of entries.
+
+        Parameters
+        ----------
+        copies : ExpertCopies, optional
+            The list, or its beginning; `Request.extend` appends to it.
+        long_prefill : bool, optional
+            False for a short prefill or decode: one dependency an entry, whatever is set.
+        slots : sequence of int, optional
+            Lent slots for this request, as many as the ring has. Default: those of the streamer.
+        compute_stream : int, optional
+            Stream of this request's kernels. Default: the streamer's.
+
+        Returns
+        -------
+        Request
+
+        Raises
+        ------
+        StrataError
+            If a request is still running, or the streamer is closed or broken.
+        TypeError, ValueError
+            Naming the argument; nothing was started.
+        """
+        if copies is not None and not isinstance(copies, ExpertCopies):
+            raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        if not isinstance(long_prefill, (bool, np.bool_)):
+            raise TypeError(f"long_prefill is {long_prefill!r}; True or False is wanted")
+        compute_stream = _handle("compute_stream", compute_stream)
+        core = self._core
+        stream = core.compute_stream if compute_stream is None else compute_stream
+        if compute_stream is not None and compute_stream != core.compute_stream:
+            _device(self._device, None, None, compute_stream)
+        if slots is not None:
+            lent = _lent("slots", slots, self.slot_bytes, self._device)
+            if len(lent) != self.gpu_ring:
+                raise ValueError(f"slots has {len(lent)}; the ring has {self.gpu_ring}")
+        else:
+            lent = self._lent
+        settings = self._settings if long_prefill else _SINGLE
+        return core.begin(settings, copies, lent, stream, settings)
+
+    def close(self) -> None:
+        """Abort what runs, wait until the last kernel that reads an owned slot is done, free everything.
+
+        Idempotent.
+
+        Raises
+        ------
+        StrataError
+            If a driver call has not returned; what the device may still touch is left allocated.
+        """
+        self._core.close()
+        _open.discard(self)
+
+    def __enter__(self) -> ExpertStreamer:
+        if self._core.closed:
+            raise StrataError("this streamer is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._core.closed else "request running" if self._core.running else "idle"
+        return (f"<strata.ExpertStreamer: {self.gpu_ring} slots of {self.slot_bytes} bytes, host ring "
+                f"{self.host_ring}, {self._settings}, {state}>")
+
+
+def _count(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}; an integer from {least} is wanted")
+    if not least <= int(value) <= most:
+        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
+    return int(value)
+
+
+def _handle(name: str, value: object) -> int | None:
+    """Check a raw stream handle. Objects of torch or CuPy carry theirs as an attribute: say which."""
+    if value is None:
+        return None
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        hint = next((f"; pass its .{a}" for a in ("cuda_stream", "ptr") if hasattr(value, a)), "")
+        raise TypeError(f"{name} is {value!r}; a raw stream handle (int) is wanted{hint}")
+    if not 0 <= int(value) < 2**64:
+        raise ValueError(f"{name} is {value}; a raw stream handle lies from 0 to 2**64 - 1")
+    return int(value)
+
+
+def _lent(name: str, slots: object, slot_bytes: int, device: int) -> npt.NDArray[np.uintp]:
+    """Check lent slots: device addresses, distinct and apart by a slot's bytes at least."""
+    given = slots if isinstance(slots, np.ndarray) else np.asarray(slots if isinstance(slots, (list, tuple)) else
+                                                                   list(slots))  # type: ignore[call-overload]
+    if given.ndim != 1:
+        raise ValueError(f"{name} has {given.ndim} dimensions; 1 is wanted")
+    if given.shape[0] == 0:
+        raise ValueError(f"{name} is empty; at least 1 slot is wanted")
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {given.dtype}; integer device addresses are wanted")
+    if given.dtype.kind == "i" and int(given.min()) < 0:
+        raise ValueError(f"{name} has {int(given.min())}; a device address is positive")
+    addresses = np.ascontiguousarray(given, dtype=np.uintp)
+    order = np.argsort(addresses, kind="stable")
+    if int(addresses[order[0]]) == 0:
+        raise ValueError(f"{name}[{int(order[0])}] is 0; a device address is wanted")
+    gaps = np.diff(addresses[order])
+    close = np.flatnonzero(gaps < slot_bytes)
+    if close.size:
+        first, second = sorted((int(order[close[0]]), int(order[close[0] + 1])))
+        how = "repeats" if int(gaps[close[0]]) == 0 else "overlaps"
+        raise ValueError(f"{name}[{second}] ({int(addresses[second]):#x}) {how} {name}[{first}] "
+                         f"({int(addresses[first]):#x}): slots of {slot_bytes} bytes must lie apart")
+    for k, address in enumerate(addresses.tolist()):
+        for end in (address, address + slot_bytes - 1):
+            kind, where = _hip.memory_type(end)
+            if kind not in (2, 3):
+                raise ValueError(f"{name}[{k}] is {address:#x}, whose {slot_bytes} bytes are not all memory of a device "
+                                 f"of the {runtime.current()} runtime")
+            if where != device:
+                raise ValueError(f"{name}[{k}] lies on device {where}; the streamer's is {device}")
+    return addresses
+
+
+def _device(device: int | None, slots: object, copy_stream: int | None, compute_stream: int | None) -> int:
+    """Return the device that everything belongs to; what is lent must agree."""
+    if device is not None:
+        count = _hip.device_count()
+        device = _count("device", device, 0, count - 1)
+    chosen = device
+    source = "device"
+    for name, stream in (("copy_stream", copy_stream), ("compute_stream", compute_stream)):
+        if not stream:
+            continue  # the null stream is every device's
+        try:
+            where = _hip.stream_device(stream)
+        except HipError as problem:
+            raise ValueError(f"{name} is {stream:#x}, which is no stream of the {runtime.current()} runtime "
+                             f"({problem.name})") from None
+        if chosen is None:
+            chosen, source = where, name
+        elif chosen != where:
+            raise ValueError(f"{name} belongs to device {where}, and {source} says {chosen}")
+    if chosen is None and slots is not None:
+        first = next(iter(slots), None)  # type: ignore[call-overload]
+        if isinstance(first, (int, np.integer)) and int(first) > 0:
+            kind, where = _hip.memory_type(int(first))
+            if kind in (2, 3):
+                chosen = where
+    return _hip.current_device() if chosen is None else chosen
+
+
+def _on_device(device: int, ask: Any) -> Any:
+    """Ask something of a device and leave the thread's current one as it was."""
+    before = _hip.current_device()
+    if before == device:
+        return ask()
+    _hip.use_device(device)
+    try:
+        return ask()
+    finally:
+        _hip.use_device(before)
+
+
+def _default_workers() -> int:
+    return max(1, min(8, (os.cpu_count() or 1) // 4))
+
+
+@atexit.register
+def _close_all() -> None:
+    """End the threads before the interpreter goes: the process always exits."""
+    if _hip.is_forked():
+        return
+    for streamer in list(_open):
+        core = streamer._core
+        try:
+            if core.in_use:
+                # Another thread waits in there, and will not be back: it dies with the process.
+                core.cancel()
+                continue
+            core.close(_EXIT_TIMEOUT_S)
+        except Exception as problem:
+            print(f"strata: at exit: {problem}", file=sys.stderr)

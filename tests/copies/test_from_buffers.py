@@ -1,0 +1,344 @@
+"""`ExpertCopies.from_buffers`: what counts as host memory, where it lies, and who keeps it alive."""
+
+import array
+import ctypes
+import gc
+import mmap
+import weakref
+
+import numpy as np
+import pytest
+
+from strata import _hip
+from strata.copies import ExpertCopies
+
+
+def content(copies: ExpertCopies, entry: int) -> bytes:
+    """The entry's bytes, read where the list says that they lie."""
+    begin, end = copies.entry_starts[entry : entry + 2].tolist()
+    rows = zip(copies.addresses[begin:end].tolist(), copies.nbytes[begin:end].tolist(), strict=True)
+    return b"".join(ctypes.string_at(address, size) for address, size in rows)
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    """A read-only map of a small file."""
+    path = tmp_path / "checkpoint"
+    path.write_bytes(bytes(range(256)) * 32)
+    with path.open("rb") as file:
+        yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+BUFFERS = {
+    "ndarray": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "slice of an ndarray": np.arange(64, dtype=np.uint8)[5:37],
+    "half floats": np.arange(5, dtype=np.float16),
+    "dates": np.array(["2020-01-01", "2021-02-03"], "datetime64[D]"),
+    "records": np.zeros(3, [("a", "<i4"), ("b", "u1")]),
+    "other byte order": np.arange(4, dtype=">i4"),
+    "read-only ndarray": np.frombuffer(b"0123456789", np.uint8),
+    "bytes": b"some bytes",
+    "bytearray": bytearray(b"some more bytes"),
+    "memoryview": memoryview(b"viewed bytes")[3:9],
+    "memoryview of floats": memoryview(array.array("d", [1.0, 2.0])),
+    "memoryview of two dimensions": memoryview(bytes(range(12))).cast("B", (3, 4)),
+    "array.array": array.array("i", [1, 2, 3]),
+    "ctypes array": (ctypes.c_int * 3)(7, 8, 9),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_an_item_is_any_contiguous_buffer(name):
+    source = BUFFERS[name]
+    copies = ExpertCopies.from_buffers([source], False)
+    expected = source.tobytes() if hasattr(source, "tobytes") else bytes(source)
+    assert expected
+    assert content(copies, 0) == expected
+    assert copies.offsets.tolist() == [0]
+    assert copies.staged.tolist() == [1]
+
+
+def test_a_map_of_a_checkpoint(mapped):
+    whole = ExpertCopies.from_buffers([mapped, memoryview(mapped)[100:200]], False)
+    assert content(whole, 0) == mapped[:]
+    assert content(whole, 1) == mapped[100:200]
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    assert whole.addresses.tolist() == [address, address + 100]
+
+
+def test_an_item_may_be_segments():
+    gate, up, down = np.full(3, 1, np.uint8), bytearray(b"\x02" * 5), b"\x03" * 2
+    copies = ExpertCopies.from_buffers([[gate, up, down], down, (), (up,)], [True, False, True, False])
+    assert copies.entry_starts.tolist() == [0, 3, 4, 4, 5]
+    assert copies.offsets.tolist() == [0, 3, 8, 0, 0]
+    assert [content(copies, i) for i in range(4)] == [
+        b"\x01" * 3 + b"\x02" * 5 + b"\x03" * 2,
+        b"\x03" * 2,
+        b"",
+        b"\x02" * 5,
+    ]
+    assert copies.staged.tolist() == [0, 1, 0, 1]
+
+
+def test_items_may_come_from_anywhere():
+    pool = np.arange(32, dtype=np.uint8).reshape(4, 8)
+    for items in (pool, iter(list(pool)), (row for row in pool)):
+        copies = ExpertCopies.from_buffers(items, True)
+        assert [content(copies, i) for i in range(4)] == [row.tobytes() for row in pool]
+
+
+def test_empty_buffers():
+    empty = [b"", bytearray(), np.empty(0), np.empty((3, 0)), memoryview(b"")]
+    copies = ExpertCopies.from_buffers([*empty, empty])
+    assert len(copies) == 6
+    assert copies.entry_bytes().tolist() == [0] * 6
+    assert copies.staged.tolist() == [0] * 6
+
+
+# What is refused.
+
+
+class OnDevice:
+    """As a device array presents itself."""
+
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "|u1", "data": (4096, False), "version": 3}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (OnDevice(), r"OnDevice\) is device memory: sources are host memory"),
+        (5, "is a int"),
+        ("text", "is a str"),
+        (None, "is a NoneType"),
+        ([[b"nested"]], "is a list"),
+        (np.float32(1), "NumPy scalar"),
+        (np.array([1, None]), "Python objects"),
+        (np.zeros(2, [("a", "O")]), "Python objects"),
+    ],
+)
+def test_items_that_are_no_host_memory(item, message):
+    with pytest.raises(
+        TypeError, match=r"items\[1\].* " + message if message[0] == "i" else r"items\[1\].*" + message
+    ):
+        ExpertCopies.from_buffers([b"fine", item], True)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        np.zeros((4, 4))[:, 1:3],
+        np.zeros(8)[::2],
+        np.zeros(8)[::-1],
+        np.zeros((3, 4), order="F"),
+        memoryview(bytes(8))[::2],
+        memoryview(bytes(8))[::-1],
+    ],
+)
+def test_items_that_are_not_contiguous(item):
+    with pytest.raises(ValueError, match=r"items\[1\] has strides .*C-contiguous"):
+        ExpertCopies.from_buffers([b"fine", item], True)
+    with pytest.raises(ValueError, match=r"items\[0\]\[1\] has strides .*C-contiguous"):
+        ExpertCopies.from_buffers([[b"fine", item]], True)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "error"),
+    [
+        ([True], ValueError),
+        ([True] * 3, ValueError),
+        ([1, 0], TypeError),
+        (np.array([1, 0]), TypeError),
+        (1, TypeError),
+    ],
+)
+def test_pinned_is_one_an_item(pinned, error):
+    with pytest.raises(error, match="pinned"):
+        ExpertCopies.from_buffers([[b"a", b"b", b"c"], b"d"], pinned)
+
+
+# Tensors, without the library that makes them.
+
+
+class Device:
+    def __init__(self, kind):
+        self.type = kind
+
+
+class Tensor:
+    """The part of a PyTorch tensor's face that is used; `detach` gives one that shares the storage."""
+
+    def __init__(self, storage, device="cpu", contiguous=True):
+        self.storage = storage
+        self.device = Device(device)
+        self.contiguous = contiguous
+
+    def data_ptr(self):
+        return self.storage.ctypes.data
+
+    def numel(self):
+        return self.storage.size
+
+    def element_size(self):
+        return self.storage.itemsize
+
+    def is_contiguous(self):
+        return self.contiguous
+
+    def detach(self):
+        return Tensor(self.storage, self.device.type, self.contiguous)
+
+
+def test_a_tensor_in_host_memory():
+    tensor = Tensor(np.arange(5, dtype=np.int16))
+    copies = ExpertCopies.from_buffers([tensor, Tensor(np.empty(0))], False)
+    assert copies.addresses.tolist()[0] == tensor.data_ptr()
+    assert copies.nbytes.tolist() == [10, 0]
+    storage = weakref.ref(tensor.storage)
+    del tensor
+    gc.collect()
+    assert storage() is not None
+    del copies
+    gc.collect()
+    assert storage() is None
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_a_tensor_elsewhere(device):
+    with pytest.raises(
+        TypeError, match=rf"items\[0\] is a tensor on device {device}: sources are host memory"
+    ):
+        ExpertCopies.from_buffers([Tensor(np.zeros(4), device)], True)
+
+
+def test_a_tensor_that_is_not_contiguous():
+    with pytest.raises(ValueError, match=r"items\[0\] is a tensor that is not contiguous"):
+        ExpertCopies.from_buffers([Tensor(np.zeros(4), contiguous=False)], True)
+
+
+# Owners.
+
+
+def test_a_bytearray_cannot_be_resized_meanwhile():
+    source = bytearray(b"1234")
+    copies = ExpertCopies.from_buffers([source, [source, source]], False)
+    assert len(copies.owners) == 1
+    with pytest.raises(BufferError):
+        source.append(0)
+    del copies
+    source.append(0)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        lambda source: source,
+        memoryview,
+        lambda source: np.frombuffer(source, np.uint8)[7:90],
+        lambda source: np.ndarray((9,), np.uint8, source),  # such an array does not export it itself
+    ],
+    ids=["map", "memoryview", "frombuffer", "ndarray"],
+)
+def test_a_map_cannot_be_closed_meanwhile(mapped, over):
+    copies = ExpertCopies.from_buffers([over(mapped)], False)
+    gc.collect()
+    with pytest.raises(BufferError):
+        mapped.close()
+    del copies
+    gc.collect()
+    mapped.close()
+
+
+def test_a_memory_map_that_was_closed_is_refused(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(4096))
+    weights = np.memmap(path, np.uint8, "r")
+    weights._mmap.close()
+    with pytest.raises(ValueError, match=r"items\[0\] lies in a mmap"):
+        ExpertCopies.from_buffers([weights], False)
+
+
+def test_a_released_view_stays_valid():
+    source = bytearray(b"1234")
+    view = memoryview(source)
+    copies = ExpertCopies.from_buffers([view], False)
+    view.release()
+    assert content(copies, 0) == b"1234"
+    with pytest.raises(BufferError):
+        source.append(0)
+
+
+def test_many_slices_of_one_array_keep_it_once():
+    pool = np.arange(4096, dtype=np.uint8)
+    copies = ExpertCopies.from_buffers([pool[i * 4 : i * 4 + 4] for i in range(1024)], False)
+    assert copies.owners == (pool,)
+
+
+def test_owners_live_as_long_as_any_list_of_them():
+    class Pool(np.ndarray):
+        """An array that can be referenced weakly."""
+
+    pool = np.ndarray.__new__(Pool, (64,), np.uint8)
+    alive = weakref.ref(pool)
+    copies = ExpertCopies.from_buffers([pool[:32], pool[32:]], False)
+    del pool
+    taken = copies.take([1])
+    del copies
+    joined = ExpertCopies.concatenate([taken, ExpertCopies.from_buffers([b"x"], False)])
+    del taken
+    gc.collect()
+    assert alive() is not None
+    del joined
+    gc.collect()
+    assert alive() is None
+
+
+# Asking the runtime.
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Ranges that the runtime was asked about; it calls those at even addresses pinned."""
+    ranges = []
+
+    def range_is_pinned(address, nbytes):
+        assert type(address) is type(nbytes) is int
+        ranges.append((address, nbytes))
+        return address % 2 == 0
+
+    monkeypatch.setattr(_hip, "range_is_pinned", range_is_pinned)
+    return ranges
+
+
+def test_the_runtime_is_asked_once_a_segment_with_bytes(asked):
+    copies = ExpertCopies([4, 5, 7, 9, 8], [1, 2, 0, 0, 3], entry_starts=[0, 2, 3])
+    assert asked == [(4, 1), (5, 2), (8, 3)]
+    assert copies.staged.tolist() == [1, 0, 0]
+    copies.take([0])
+    ExpertCopies.concatenate([copies])
+    assert len(asked) == 3
+
+
+def test_the_runtime_is_not_asked_what_the_caller_knows(asked):
+    ExpertCopies([4, 5], [1, 2], True)
+    ExpertCopies([4, 5], [1, 2], np.array([True, False]))
+    ExpertCopies.from_buffers([b"ab"], False)
+    ExpertCopies([0, 5], [0, 0])
+    ExpertCopies([], [])
+    assert asked == []
+
+
+def test_the_runtime_is_asked_about_buffers(asked):
+    pool = np.zeros(64, np.uint8)
+    first = -pool.ctypes.data % 2
+    copies = ExpertCopies.from_buffers([pool[first : first + 8], pool[first + 1 : first + 8]])
+    assert copies.staged.tolist() == [0, 1]
+    assert [size for _, size in asked] == [8, 7]
+
+
+def test_bad_arguments_are_found_before_the_runtime_is_asked(asked):
+    with pytest.raises(ValueError, match="overlap"):
+        ExpertCopies([4, 4], [4, 4], offsets=[0, 0], entry_starts=[0])
+    with pytest.raises(ValueError, match="addresses"):
+        ExpertCopies([4, 0], [4, 4])
+    assert asked == []

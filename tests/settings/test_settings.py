@@ -1,0 +1,255 @@
+"""Batch settings and environment variables: defaults, clamps, and errors that name variable and value."""
+
+import dataclasses
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from strata import settings
+from strata.errors import SettingsError
+from strata.settings import (
+    BatchSettings,
+    gpu_ring_from_env,
+    host_ring_from_env,
+    recommended_gpu_ring,
+    timing_from_env,
+)
+
+BATCHES = {
+    "STRATA_HIP_COPY_BATCH": "copy_batch",
+    "STRATA_HIP_STAGE_BATCH": "stage_batch",
+    "STRATA_HIP_STAGE_COPY_BATCH": "stage_copy_batch",
+}
+GIB = 1 << 30
+
+
+def test_defaults_are_one():
+    assert dataclasses.astuple(BatchSettings()) == (1, 1, 1)
+
+
+def test_settings_are_values():
+    assert BatchSettings(8, 16, 16) == BatchSettings(copy_batch=8, stage_batch=16, stage_copy_batch=16)
+    assert hash(BatchSettings(2)) == hash(BatchSettings(2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BatchSettings().copy_batch = 2
+
+
+def test_numpy_integers_become_ints():
+    assert type(BatchSettings(np.int32(8)).copy_batch) is int
+
+
+@pytest.mark.parametrize("field", BATCHES.values())
+@pytest.mark.parametrize("value", [True, 1.0, "8", None, np.float32(2), np.True_])
+def test_what_is_no_integer_is_refused(field, value):
+    with pytest.raises(TypeError, match=field):
+        BatchSettings(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "rings", "clamped"),
+    [
+        ((8, 16, 16), (96, 16), (8, 16, 16)),
+        ((1000, 1000, 1000), (96, 16), (32, 16, 16)),
+        ((1000, 1000, 1000), (8, 16), (8, 16, 8)),
+        ((1000, 1000, 1000), (1, 1), (1, 1, 1)),
+        ((33, 300, 300), (400, 256), (32, 256, 256)),
+        ((0, -1, -(2**70)), (96, 16), (1, 1, 1)),
+        ((2**70, 2**70, 2**70), (500, 300), (32, 300, 300)),
+    ],
+)
+def test_batches_are_clamped_to_what_the_rings_allow(given, rings, clamped):
+    assert dataclasses.astuple(BatchSettings(*given).clamped(*rings)) == clamped
+
+
+@pytest.mark.parametrize(
+    ("rings", "name", "error"),
+    [
+        ((0, 16), "gpu_ring", ValueError),
+        ((96, 0), "host_ring", ValueError),
+        ((96, -3), "host_ring", ValueError),
+        ((96.0, 16), "gpu_ring", TypeError),
+        ((96, True), "host_ring", TypeError),
+    ],
+)
+def test_clamping_needs_rings(rings, name, error):
+    with pytest.raises(error, match=name):
+        BatchSettings().clamped(*rings)
+
+
+# The batch variables.
+
+
+@pytest.mark.parametrize("runtime", [None, "rocm"])
+def test_batch_variables_count_with_hip_on_windows(runtime):
+    environ = {
+        "STRATA_HIP_COPY_BATCH": "8",
+        "STRATA_HIP_STAGE_BATCH": " 16\t",
+        "STRATA_HIP_STAGE_COPY_BATCH": "0",
+    }
+    assert BatchSettings.from_env(environ, "win32", runtime=runtime) == BatchSettings(8, 16, 0)
+
+
+@pytest.mark.parametrize(
+    ("platform", "runtime"), [("linux", None), ("linux", "rocm"), ("win32", "software"), ("win32", "cuda")]
+)
+def test_batch_variables_are_ignored_elsewhere_whatever_they_hold(platform, runtime):
+    environ = {"STRATA_HIP_COPY_BATCH": "8", "STRATA_HIP_STAGE_BATCH": "many"}
+    assert BatchSettings.from_env(environ, platform, runtime=runtime) == BatchSettings()
+
+
+@pytest.fixture
+def fresh_log(monkeypatch, caplog):
+    """As in a new process: nothing was said yet."""
+    monkeypatch.setattr(settings, "_ignored_logged", False)
+    caplog.set_level(logging.INFO, logger="strata")
+    return caplog
+
+
+def test_ignored_variables_are_logged_once(fresh_log):
+    BatchSettings.from_env({}, "linux")
+    BatchSettings.from_env({"STRATA_HIP_COPY_BATCH": " "}, "linux")
+    BatchSettings.from_env({"STRATA_HIP_COPY_BATCH": "8"}, "win32")
+    assert fresh_log.records == []
+    for _ in range(3):
+        BatchSettings.from_env({"STRATA_HIP_STAGE_BATCH": "8"}, "linux")
+    (record,) = fresh_log.records
+    assert (record.name, record.levelno) == ("strata", logging.INFO)
+    assert "STRATA_HIP_STAGE_BATCH" in record.getMessage()
+    assert "STRATA_HIP_COPY_BATCH" not in record.getMessage()
+
+
+def test_the_process_environment_and_platform_are_the_default(monkeypatch):
+    monkeypatch.setenv("STRATA_HIP_COPY_BATCH", "5")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert BatchSettings.from_env().copy_batch == 5
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert BatchSettings.from_env().copy_batch == 1
+
+
+NO_INTEGERS = ["many", "1.0", "8 8", "0x10", "1_000", "--1", "٣", "1e3", "9" * 5000]
+
+
+@pytest.mark.parametrize("value", NO_INTEGERS)
+@pytest.mark.parametrize("variable", BATCHES)
+def test_a_bad_batch_variable_is_named(variable, value):
+    with pytest.raises(SettingsError) as caught:
+        BatchSettings.from_env({variable: value}, "win32")
+    message = str(caught.value)
+    assert variable in message
+    assert repr(value) in message
+    assert "1 to" in message
+
+
+# The other variables.
+
+
+@pytest.mark.parametrize(
+    ("value", "depth"),
+    [
+        (None, 16),
+        ("", 16),
+        (" \n", 16),
+        ("2", 2),
+        ("256", 256),
+        ("1", 2),
+        ("-5", 2),
+        ("257", 256),
+        (" +24 ", 24),
+    ],
+)
+def test_host_ring(value, depth):
+    assert host_ring_from_env({} if value is None else {"STRATA_STAGER_RING": value}) == depth
+
+
+@pytest.mark.parametrize(
+    ("value", "free_bytes", "depth"),
+    [
+        (None, GIB, 96),
+        ("", GIB, 96),
+        ("200", GIB, 200),
+        ("3", GIB, 16),
+        ("-1", GIB, 16),
+        ("100000", GIB, 256),  # a quarter of a GiB holds 256 slots of a MiB
+        (None, GIB // 4, 64),  # the default does not take more than a quarter either
+        ("384", 17 * 4 << 20, 17),
+        ("384", 5 * 4 << 20, 5),  # fewer than 16 fit: so many
+        ("384", 0, 1),
+        (None, (4 << 20) - 1, 1),
+    ],
+)
+def test_gpu_ring(value, free_bytes, depth):
+    environ = {} if value is None else {"STRATA_PREFILL_RING": value}
+    assert gpu_ring_from_env(environ, free_bytes=free_bytes, slot_bytes=1 << 20) == depth
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name", "error"),
+    [
+        ({"free_bytes": -1, "slot_bytes": 1}, "free_bytes", ValueError),
+        ({"free_bytes": 1, "slot_bytes": 0}, "slot_bytes", ValueError),
+        ({"free_bytes": 1, "slot_bytes": 1.5}, "slot_bytes", TypeError),
+    ],
+)
+def test_gpu_ring_needs_sizes(sizes, name, error):
+    with pytest.raises(error, match=name):
+        gpu_ring_from_env({}, **sizes)
+
+
+@pytest.mark.parametrize("value", NO_INTEGERS)
+def test_a_bad_ring_variable_is_named(value):
+    with pytest.raises(SettingsError, match="2 to 256") as caught:
+        host_ring_from_env({"STRATA_STAGER_RING": value})
+    assert f"STRATA_STAGER_RING={value!r}" in str(caught.value)
+    with pytest.raises(SettingsError, match=r"16 to a quarter .* \(256 slots\)") as caught:
+        gpu_ring_from_env({"STRATA_PREFILL_RING": value}, free_bytes=GIB, slot_bytes=1 << 20)
+    assert f"STRATA_PREFILL_RING={value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "on"), [(None, False), ("", False), ("0", False), ("1", True), (" 1 ", True)]
+)
+def test_timing(value, on):
+    assert timing_from_env({} if value is None else {"STRATA_PREFILL_TIMING": value}) is on
+
+
+@pytest.mark.parametrize("value", ["2", "-1", "yes", "true", "01"])
+def test_timing_is_0_or_1(value):
+    with pytest.raises(SettingsError, match=f"STRATA_PREFILL_TIMING='{value}': 0 or 1"):
+        timing_from_env({"STRATA_PREFILL_TIMING": value})
+
+
+def test_variables_come_from_the_process_environment(monkeypatch):
+    monkeypatch.setenv("STRATA_STAGER_RING", "40")
+    monkeypatch.setenv("STRATA_PREFILL_RING", "50")
+    monkeypatch.setenv("STRATA_PREFILL_TIMING", "1")
+    assert host_ring_from_env() == 40
+    assert gpu_ring_from_env(free_bytes=GIB, slot_bytes=1) == 50
+    assert timing_from_env() is True
+
+
+@pytest.mark.parametrize(
+    ("share", "depth"), [(0, 96), (0.5, 96), (0.8999, 96), (0.9, 384), (1, 384), (1.0, 384)]
+)
+def test_recommended_ring(share, depth):
+    assert recommended_gpu_ring(share) == depth
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.01, float("nan"), float("inf"), 90])
+def test_recommended_ring_needs_a_share(share):
+    with pytest.raises(ValueError, match="pinned_share"):
+        recommended_gpu_ring(share)
+
+
+def test_bad_variables_do_not_break_the_import():
+    names = (*BATCHES, "STRATA_STAGER_RING", "STRATA_PREFILL_RING", "STRATA_PREFILL_TIMING")
+    bad = dict.fromkeys(names, "many")
+    script = (
+        f"import os; os.environ.update({bad!r}); import strata.settings as s; s.BatchSettings(); print(1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
