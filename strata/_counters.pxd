@@ -39,6 +39,27 @@ cdef struct CounterBlock:
     atomic[int64_t] dependency_calls_ns  # issuer and the engine's thread: fetch_add
     atomic[int64_t] wall_ns              # the engine's thread
 
+# The block is an array of like counters, too: for reading all of them at once.
+cdef enum:
+    N_COUNTERS = 27
+    N_PER_KIND = 5
+    N_SECONDS = 8
+
+
+cdef inline void read_counters(CounterBlock* block, int64_t* values) noexcept nogil:
+    """Copy every counter, in the order of the fields."""
+    cdef atomic[int64_t]* counters = <atomic[int64_t]*>block
+    cdef int k
+    for k in range(N_COUNTERS):
+        values[k] = counters[k].load(memory_order_relaxed)
+
+
+cdef inline void clear_counters(CounterBlock* block) noexcept nogil:
+    cdef atomic[int64_t]* counters = <atomic[int64_t]*>block
+    cdef int k
+    for k in range(N_COUNTERS):
+        counters[k].store(0, memory_order_relaxed)
+
 
 cdef inline void add(atomic[int64_t]& counter, int64_t n) noexcept nogil:
     """Add to a counter that only this thread writes."""

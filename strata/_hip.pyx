@@ -341,8 +341,9 @@ def _resolve_symbols():
     except RuntimeError as problem:
         missing.append(str(problem))
     try:
-        cyhip.hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, NULL)
-        _has_batch = True
+        # A runtime may have the function without the means; an empty batch is refused otherwise.
+        number = <int>cyhip.hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, NULL)
+        _has_batch = number != HIP_NOT_SUPPORTED
     except RuntimeError:
         _has_batch = False      # older libraries: grouped submission is not to be had
     if not missing:

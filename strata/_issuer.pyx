@@ -4,7 +4,7 @@ For the group ``[b, e)``, in this order: window release, reuse wait, the copies 
 once its job is ready), the record of the terminal's ``copied``, publication. It follows a chain of
 commands: extents of entries, then the end of the request.
 """
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip

@@ -3,7 +3,7 @@
 Here entries are acquired, released and skipped; requests begin, grow, finish and abort. What must wait for
 another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
 """
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_order_release
@@ -11,14 +11,14 @@ from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_or
 from strata cimport _hip
 from strata._control cimport (WHO_ENGINE, WHO_ISSUER, control_cancel, control_fail, control_reset, control_stop,
                               control_watch)
-from strata._counters cimport add, add_shared
+from strata._counters cimport add, add_shared, clear_counters
 from strata._extent cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, Extent
 from strata._gpu_ring cimport (gpu_ring_clear, gpu_ring_forget_uses, gpu_ring_init, gpu_ring_record_used)
 from strata._host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_delete,
-                                host_ring_new, host_ring_start_workers)
+                                host_ring_finish, host_ring_new, host_ring_start_workers)
 from strata._issuer cimport issuer_list, issuer_start
 from strata._planner cimport plan_copy_groups
-from strata._threads cimport destroy, kForever, make, now_ns
+from strata._threads cimport destroy, make, now_ns
 
 cdef enum:
     SLOT_ALIGNMENT = 256
@@ -132,12 +132,11 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
 
     `STEP_HUNG`: a thread did not come back, or the device did not: everything is left to it on purpose.
     """
-    cdef int step = STEP_OK
     cdef int restore
     cdef Extent* quit
     p.driver_timeout_ns = timeout_ns
     if p.running:
-        step = pipeline_abort(p)
+        pipeline_abort(p)               # what it could not end leaves `broken`
     if not p.issuer.exited.load(memory_order_acquire) and not p.broken:
         quit = _new_command(COMMAND_QUIT)
         if quit == NULL or _run_command(p, quit) != STEP_OK:
@@ -248,7 +247,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     cdef int restore, step
     if p.broken:
         return STEP_HUNG
-    memset(<void*>&p.counters, 0, sizeof(p.counters))
+    clear_counters(&p.counters)
     control_reset(&p.control)
     restore = _enter(p)
     step = _begin_fence(p, lent_slots, compute_stream)
@@ -423,7 +422,7 @@ cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* 
             n_jobs += 1
         else:
             extent.jobs[i] = -1
-    plan_copy_groups(&p.limits, extent.jobs, n_entries, p.listed, extent.ends)
+    plan_copy_groups(&p.limits, extent.jobs, n_entries, p.listed, extent.ends, NULL)
     p.listed += n_entries
     p.jobs += n_jobs
     if p.cursor == NULL:
@@ -586,10 +585,34 @@ cdef int pipeline_synchronize_slot(Pipeline* p, int64_t entry) noexcept nogil:
 
 # --- the end of a request -------------------------------------------------------------------------------------
 
+cdef bint _drained(Pipeline* p) noexcept nogil:
+    """Whether the issuer has come through its list and the copy stream is empty already.
+
+    Then the request ends without waking the issuer. Nothing here waits for the device: where the stream is
+    not empty, the issuer waits for it, so that a driver call that never returns can be named.
+    """
+    cdef int status
+    cdef int call = 0
+    if not p.issuer.done.wait(p.issuer.listed.get(), p.issuer.exited, 1000000):
+        return False
+    status = _hip.stream_query(p.ring.copy_stream)
+    if status != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
+        return False
+    _hip.announce_acquire(&p.issuer.done)
+    if p.host != NULL and host_ring_finish(p.host, &call) != _hip.HIP_SUCCESS:
+        return False
+    p.issuer.dirty.store(0, memory_order_relaxed)
+    return True
+
+
 cdef int _end(Pipeline* p) noexcept nogil:
     """The issuer's and the host ring's end, and a drained copy stream."""
     cdef Extent* command
     cdef int step = STEP_OK
+    p.issuer.finish_status = _hip.HIP_SUCCESS
+    if not p.control.stop.load(memory_order_acquire) and _drained(p):
+        return STEP_OK
     if p.listed > 0 or p.issuer.dirty.load(memory_order_relaxed):
         command = _new_command(COMMAND_FINISH)
         if command == NULL:

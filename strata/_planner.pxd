@@ -14,7 +14,7 @@ cdef struct PlanLimits:
     const uint8_t* host_pinned      # per host buffer, or NULL where all are pinned
 
 cdef void plan_copy_groups(const PlanLimits* limits, const int64_t* jobs, int64_t n, int64_t first_entry,
-                           int64_t* ends) noexcept nogil
+                           int64_t* ends, int64_t* groups) noexcept nogil
 cdef int64_t ownership_end(int64_t host_ring, int64_t stage_batch, int64_t job, int64_t jobs_end) noexcept nogil
 
 cdef bint window_is_open(const GpuRing* ring, int64_t group_end, int64_t consumed) noexcept nogil

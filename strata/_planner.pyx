@@ -16,33 +16,41 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uintptr_t
 import numpy as np
 
 from strata cimport _hip
-from strata._counters cimport KindCounters, add
+from strata._counters cimport DIRECT, STAGED, KindCounters, add
 from strata._gpu_ring cimport GpuRing, gpu_ring_latest_use
 
 from strata.settings import BatchSettings
 
 
+cdef int64_t MAX_JOB = 2**62           # so that sums of jobs and depths cannot overflow
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 cdef void plan_copy_groups(const PlanLimits* limits, const int64_t* jobs, int64_t n, int64_t first_entry,
-                           int64_t* ends) noexcept nogil:
+                           int64_t* ends, int64_t* groups) noexcept nogil:
     """Fill ``ends[i]`` with the exclusive end of entry i's group, as a number of the request's entries.
 
-    `jobs` and `ends` have `n` elements and begin at entry `first_entry`; the list ends a group.
+    `jobs` and `ends` have `n` elements and begin at entry `first_entry`; the list ends a group. `groups`,
+    where it is not NULL, gets the number of direct and of staged groups.
     """
     cdef int64_t i = 0
     cdef int64_t slot = first_entry % limits.gpu_ring
     cdef int64_t buffer = 0
     cdef int64_t next_job = -1          # the job whose buffer is `buffer`, without a division
     cdef int64_t k, job, limit, end
+    cdef int64_t direct = 0
+    cdef int64_t staged = 0
     while i < n:
         job = jobs[i]
         k = 1
         if job < 0:
+            direct += 1
             limit = min(min(limits.copy_batch, limits.gpu_ring - slot), n - i)
             while k < limit and jobs[i + k] < 0:
                 k += 1
         else:
+            staged += 1
             if job != next_job:
                 buffer = job % limits.host_ring
             limit = min(min(limits.stage_copy_batch, limits.gpu_ring - slot),
@@ -65,6 +73,55 @@ cdef void plan_copy_groups(const PlanLimits* limits, const int64_t* jobs, int64_
             ends[i] = end
             i += 1
             k -= 1
+    if groups != NULL:
+        groups[DIRECT] = direct
+        groups[STAGED] = staged
+
+
+cdef int64_t _plan_ownership(const PlanLimits* limits, const int64_t* jobs, int64_t n, int64_t* ends,
+                             int64_t* reused) noexcept nogil:
+    """Check the jobs and fill ``ends`` with each staged entry's ownership end, both as ordinals.
+
+    Returns the index of the first job that breaks a rule, or -1. `reused` gets the number of jobs whose
+    buffer another job used before.
+    """
+    cdef int64_t i, job, end
+    cdef int64_t previous = -1
+    cdef int64_t turn = 0                # first job after the host ring's turn, without a division
+    cdef int64_t boundary = 0            # first job after the ownership group
+    cdef int64_t k = 0                   # ordinal
+    cdef int64_t begin = 0               # first ordinal of the group
+    cdef int64_t later = 0
+    for i in range(n):
+        job = jobs[i]
+        if job < 0:
+            if job < -1:
+                return i
+            continue
+        if job <= previous or job > MAX_JOB:
+            return i
+        previous = job
+        if job >= boundary:
+            end = k
+            while begin < k:
+                ends[begin] = end
+                begin += 1
+            if job == turn:
+                turn += limits.host_ring
+                boundary = min(job + limits.stage_batch, turn)
+            elif job == boundary and job < turn:
+                boundary = min(job + limits.stage_batch, turn)
+            else:
+                turn = job - job % limits.host_ring + limits.host_ring
+                boundary = ownership_end(limits.host_ring, limits.stage_batch, job, INT64_MAX)
+        later += job >= limits.host_ring
+        k += 1
+    end = k
+    while begin < k:
+        ends[begin] = end
+        begin += 1
+    reused[0] = later
+    return -1
 
 
 cdef int64_t ownership_end(int64_t host_ring, int64_t stage_batch, int64_t job, int64_t jobs_end) noexcept nogil:
@@ -135,6 +192,19 @@ def _job_array(jobs):
     return array.astype(np.int64, copy=False)
 
 
+def _raise_bad_job(jobs, index):
+    job = int(jobs[index])
+    if job < -1:
+        raise ValueError(f"jobs[{index}] is {job}; -1 (direct) or a job from 0 is allowed")
+    if job > MAX_JOB:
+        raise ValueError(f"jobs[{index}] is {job}; a job is at most 2**62")
+    previous = int(np.max(jobs[:index]))
+    raise ValueError(f"jobs[{index}] is {job} after job {previous}: jobs must increase along the list")
+
+
+_NONE = np.zeros(1, dtype=np.int64)
+
+
 cdef class CopyPlan:
     """Maximal copy groups and ownership groups of one list of entries.
 
@@ -171,7 +241,7 @@ cdef class CopyPlan:
     cdef readonly object settings
     cdef readonly int64_t gpu_ring
     cdef readonly int64_t host_ring
-    cdef object _jobs
+    cdef int64_t[2] _groups             # of direct and of staged entries
     cdef int64_t _host_reuses
 
     def __init__(self, jobs, *, gpu_ring, host_ring, settings, host_pinned=None):
@@ -180,7 +250,7 @@ cdef class CopyPlan:
         cdef int64_t[::1] ends_view
         cdef int64_t[::1] owner_view
         cdef const uint8_t[::1] pinned_view
-        cdef int64_t n, i, job, previous, staged, buffer_turn, k, boundary
+        cdef int64_t n, i, staged, bad
 
         if not isinstance(settings, BatchSettings):
             raise TypeError(f"settings is {settings!r}; a strata.BatchSettings is wanted")
@@ -195,6 +265,9 @@ cdef class CopyPlan:
         limits.stage_batch = self.settings.stage_batch
         limits.stage_copy_batch = self.settings.stage_copy_batch
         limits.host_pinned = NULL
+        self._host_reuses = 0
+        self._groups[DIRECT] = 0
+        self._groups[STAGED] = 0
         if host_pinned is not None:
             pinned = np.asarray(host_pinned)
             if pinned.shape != (self.host_ring,):
@@ -207,65 +280,31 @@ cdef class CopyPlan:
             pinned_view = np.ascontiguousarray(pinned).view(np.uint8)
             limits.host_pinned = &pinned_view[0]
 
-        self._jobs = array
         ends = np.empty(n, dtype=np.int64)
         if n:
             job_view = array
             ends_view = ends
-            # The jobs' own rules, before anything is planned on them.
-            previous = -1
             staged = 0
-            k = -1
             with nogil:
                 for i in range(n):
-                    job = job_view[i]
-                    if job < 0:
-                        if job < -1:
-                            k = i
-                            break
-                        continue
-                    if job <= previous:
-                        k = i
-                        break
-                    previous = job
-                    staged += 1
-            if k >= 0:
-                if job_view[k] < -1:
-                    raise ValueError(f"jobs[{k}] is {job_view[k]}; -1 (direct) or a job from 0 is allowed")
-                raise ValueError(f"jobs[{k}] is {job_view[k]} after job {previous}: jobs must increase "
-                                 "along the list")
+                    staged += job_view[i] >= 0
+            owners = np.empty(staged, dtype=np.int64)
+            owner_view = owners if staged else _NONE
             with nogil:
-                plan_copy_groups(&limits, &job_view[0], n, 0, &ends_view[0])
+                bad = _plan_ownership(&limits, &job_view[0], n, &owner_view[0], &self._host_reuses)
+                if bad < 0:
+                    plan_copy_groups(&limits, &job_view[0], n, 0, &ends_view[0], self._groups)
+            if bad >= 0:
+                _raise_bad_job(array, bad)
         else:
-            staged = 0
-        owners = np.empty(staged, dtype=np.int64)
-        self._host_reuses = 0
-        if staged:
-            owner_view = owners
-            with nogil:
-                # From the back: a job's group is its successor's where both lie before the same boundary.
-                k = staged - 1
-                boundary = -1
-                for i in range(n - 1, -1, -1):
-                    job = job_view[i]
-                    if job < 0:
-                        continue
-                    if job >= limits.host_ring:
-                        self._host_reuses += 1
-                    buffer_turn = ownership_end(limits.host_ring, limits.stage_batch, job, INT64_MAX)
-                    if buffer_turn == boundary:
-                        owner_view[k] = owner_view[k + 1]
-                    else:
-                        owner_view[k] = k + 1
-                        boundary = buffer_turn
-                    k -= 1
+            owners = np.empty(0, dtype=np.int64)
         ends.flags.writeable = False
         owners.flags.writeable = False
         self.ends = ends
         self.ownership_ends = owners
 
     def __len__(self):
-        return self._jobs.shape[0]
+        return self.ends.shape[0]
 
     def group(self, i):
         """The copy group ``(begin, end)`` of entry `i`.
@@ -292,20 +331,13 @@ cdef class CopyPlan:
             ``direct_copied_records``, ``direct_reuse_waits``, ``staged_copied_records``,
             ``staged_reuse_waits``, ``dma_done_records``, ``host_reuse_waits``.
         """
-        n = len(self)
-        if n:
-            last = np.flatnonzero(np.r_[self.ends[1:] != self.ends[:-1], True])
-            direct = int(np.count_nonzero(self._jobs[last] < 0))
-            staged = last.shape[0] - direct
-        else:
-            direct = staged = 0
         owners = self.ownership_ends
-        groups = int(np.count_nonzero(owners[1:] != owners[:-1])) + 1 if owners.shape[0] else 0
+        groups = int(np.count_nonzero(np.diff(owners))) + 1 if owners.shape[0] else 0
         return {
-            "direct_copied_records": direct,
-            "direct_reuse_waits": direct,
-            "staged_copied_records": staged,
-            "staged_reuse_waits": staged,
+            "direct_copied_records": self._groups[DIRECT],
+            "direct_reuse_waits": self._groups[DIRECT],
+            "staged_copied_records": self._groups[STAGED],
+            "staged_reuse_waits": self._groups[STAGED],
             "dma_done_records": groups,
             "host_reuse_waits": int(self._host_reuses),
         }

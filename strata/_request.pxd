@@ -12,7 +12,7 @@ cdef class StreamerCore:
     cdef readonly object runtime
     cdef bint busy                    # a thread waits in here without the GIL
     cdef list owners                  # what the running request reads from
-    cdef object totals                # counters of the requests that ended
+    cdef int64_t[27] totals           # counters of the requests that ended
     cdef int64_t stall_ns
     cdef object __weakref__
 
@@ -24,7 +24,10 @@ cdef class Request:
     cdef StreamerCore core
     cdef uint64_t generation
     cdef object ended                 # why the request is over, or None
-    cdef object final                 # its counters then
+    cdef int64_t[27] final            # its counters then
+    cdef int64_t final_length
+    cdef int64_t final_issued
+    cdef int64_t final_consumed
     cdef Slot iterated
     cdef object settings_
     cdef object __weakref__

@@ -6,24 +6,26 @@ up to a switch interval each time. They give it up only to block, in slices, so 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
-from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed
+from libc.string cimport memset
+from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
 import logging
 import warnings
 
 from strata cimport _hip
 from strata._control cimport WHO_ENGINE, WHO_ISSUER
-from strata._host_ring cimport (WORKER_COPIES, WORKER_PARKED, WORKER_WAITS_FOR_DMA, WORKER_WAITS_FOR_SUBMISSION)
-from strata._issuer cimport (ISSUER_FINISHES, ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE,
+from strata._counters cimport N_COUNTERS, N_SECONDS, read_counters
+from strata._host_ring cimport WORKER_COPIES, WORKER_WAITS_FOR_DMA, WORKER_WAITS_FOR_SUBMISSION
+from strata._issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE,
                              ISSUER_WAITS_FOR_WINDOW)
-from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY,
+from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY,
                                STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_abort,
                                pipeline_acquire, pipeline_begin, pipeline_cancel, pipeline_close,
                                pipeline_extend, pipeline_finish, pipeline_new, pipeline_open, pipeline_progress,
                                pipeline_release, pipeline_skip, pipeline_synchronize_slot,
                                pipeline_wait_published)
 from strata._planner cimport PlanLimits
-from strata._threads cimport destroy, now_ns
+from strata._threads cimport now_ns
 
 from strata.counters import Counters
 from strata.errors import RequestAborted, StallError, StrataError
@@ -37,36 +39,25 @@ cdef enum:
 DRIVER_TIMEOUT_S = 30.0
 
 
-cdef object _snapshot(Pipeline* p):
-    """The counters now, as a `Counters`."""
-    values = {}
+_KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
+# In the order of _counters.CounterBlock.
+_FIELDS = (
+    tuple(f"direct_{field}" for field in _KIND_FIELDS) + tuple(f"staged_{field}" for field in _KIND_FIELDS)
+    + ("dma_done_records", "host_reuse_waits", "fences", "fence_errors", "pageable_buffers", "copied_waits",
+       "used_records", "skipped", "begin_waits")
+    + ("wait_publication_s", "wait_window_s", "wait_source_s", "wait_host_reuse_s", "host_memcpy_s",
+       "submission_s", "dependency_calls_s", "wall_s")
+)
+assert len(_FIELDS) == N_COUNTERS
+
+
+cdef object _as_counters(const int64_t* values):
+    """The Python twin of a counter block."""
     cdef int k
-    for k, kind in enumerate(("direct", "staged")):
-        values[f"{kind}_copies"] = p.counters.kinds[k].copies.load(memory_order_relaxed)
-        values[f"{kind}_copy_calls"] = p.counters.kinds[k].copy_calls.load(memory_order_relaxed)
-        values[f"{kind}_bytes"] = p.counters.kinds[k].nbytes.load(memory_order_relaxed)
-        values[f"{kind}_copied_records"] = p.counters.kinds[k].copied_records.load(memory_order_relaxed)
-        values[f"{kind}_reuse_waits"] = p.counters.kinds[k].reuse_waits.load(memory_order_relaxed)
-    return Counters(
-        dma_done_records=p.counters.dma_done_records.load(memory_order_relaxed),
-        host_reuse_waits=p.counters.host_reuse_waits.load(memory_order_relaxed),
-        fences=p.counters.fences.load(memory_order_relaxed),
-        fence_errors=p.counters.fence_errors.load(memory_order_relaxed),
-        pageable_buffers=p.counters.pageable_buffers.load(memory_order_relaxed),
-        copied_waits=p.counters.copied_waits.load(memory_order_relaxed),
-        used_records=p.counters.used_records.load(memory_order_relaxed),
-        skipped=p.counters.skipped.load(memory_order_relaxed),
-        begin_waits=p.counters.begin_waits.load(memory_order_relaxed),
-        wait_publication_s=p.counters.wait_publication_ns.load(memory_order_relaxed) * 1e-9,
-        wait_window_s=p.counters.wait_window_ns.load(memory_order_relaxed) * 1e-9,
-        wait_source_s=p.counters.wait_source_ns.load(memory_order_relaxed) * 1e-9,
-        wait_host_reuse_s=p.counters.wait_host_reuse_ns.load(memory_order_relaxed) * 1e-9,
-        host_memcpy_s=p.counters.host_memcpy_ns.load(memory_order_relaxed) * 1e-9,
-        submission_s=p.counters.submission_ns.load(memory_order_relaxed) * 1e-9,
-        dependency_calls_s=p.counters.dependency_calls_ns.load(memory_order_relaxed) * 1e-9,
-        wall_s=p.counters.wall_ns.load(memory_order_relaxed) * 1e-9,
-        **values,
-    )
+    fields = {}
+    for k in range(N_COUNTERS):
+        fields[_FIELDS[k]] = values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9
+    return Counters(**fields)
 
 
 @cython.no_gc_clear
@@ -90,7 +81,7 @@ cdef class StreamerCore:
         self.slot_bytes = slot_bytes
         self.gpu_ring = gpu_ring
         self.host_ring = host_ring
-        self.totals = Counters()
+        memset(self.totals, 0, sizeof(self.totals))
         self.stall_ns = 0 if stall_timeout is None else <int64_t>(stall_timeout * 1e9)
         _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
         self.p = pipeline_new()
@@ -173,9 +164,14 @@ cdef class StreamerCore:
 
     def counters(self):
         """Counters of all requests so far, the running one included."""
+        cdef int64_t[N_COUNTERS] now
+        cdef int k
+        memset(now, 0, sizeof(now))
         if self.p != NULL and self.p.running:
-            return self.totals + _snapshot(self.p)
-        return self.totals
+            read_counters(&self.p.counters, now)
+        for k in range(N_COUNTERS):
+            now[k] += self.totals[k]
+        return _as_counters(now)
 
     cdef object thread_states(self):
         """What each thread of strata is doing, in words."""
@@ -283,9 +279,7 @@ cdef class StreamerCore:
         if self.busy:
             raise StrataError("this streamer is in use by another thread: cancel() its request there first")
         limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
-        # What is known of a hang must be said before the pipeline is let go.
         self.busy = True
-        was_running = p.running
         try:
             with nogil:
                 step = pipeline_close(p, limit)
@@ -348,10 +342,7 @@ cdef class Request:
         return self.core.p
 
     def __len__(self):
-        return self.core.p.listed if self.ended is None and self.core.p != NULL else self._final_length()
-
-    def _final_length(self):
-        return self.final[1] if self.final is not None else 0
+        return self.core.p.listed if self.ended is None and self.core.p != NULL else self.final_length
 
     @property
     def settings(self):
@@ -363,21 +354,23 @@ cdef class Request:
         """Entries whose completion is recorded: the engine may queue waits on them."""
         if self.ended is None and self.core.p != NULL:
             return self.core.p.issuer.issued.get()
-        return self.final[2] if self.final is not None else 0
+        return self.final_issued
 
     @property
     def consumed(self):
         """Entries whose `used` record is submitted."""
         if self.ended is None and self.core.p != NULL:
             return self.core.p.issuer.consumed.get()
-        return self.final[3] if self.final is not None else 0
+        return self.final_consumed
 
     @property
     def counters(self):
         """A snapshot of the request's counters; the final ones once it is over."""
+        cdef int64_t[N_COUNTERS] now
         if self.ended is None and self.core.p != NULL:
-            return _snapshot(self.core.p)
-        return self.final[0] if self.final is not None else Counters()
+            read_counters(&self.core.p.counters, now)
+            return _as_counters(now)
+        return _as_counters(self.final)
 
     # --- taking entries -------------------------------------------------------------------------------------
 
@@ -554,7 +547,6 @@ cdef class Request:
     def _finish_step(self):
         cdef Pipeline* p = self.core.p
         cdef int step
-        self._remember()
         self.core.busy = True
         try:
             with nogil:
@@ -579,7 +571,6 @@ cdef class Request:
     def _abort(self, why):
         cdef Pipeline* p = self.core.p
         cdef int step
-        self._remember()
         self.core.busy = True
         try:
             with nogil:
@@ -594,16 +585,16 @@ cdef class Request:
         self._over(why)
         return broken
 
-    def _remember(self):
-        """Before the pipeline forgets: length, issued, consumed."""
-        cdef Pipeline* p = self.core.p
-        self.final = (None, p.listed, p.issuer.issued.get(), p.issuer.consumed.get())
-
     def _over(self, why):
+        """Keep what may still be asked of the request, and let go of its sources."""
         cdef Pipeline* p = self.core.p
-        counters = _snapshot(p)
-        self.final = (counters, p.listed, p.issuer.issued.get(), p.issuer.consumed.get())
-        self.core.totals = self.core.totals + counters
+        cdef int k
+        read_counters(&p.counters, self.final)
+        for k in range(N_COUNTERS):
+            self.core.totals[k] += self.final[k]
+        self.final_length = p.listed
+        self.final_issued = p.issuer.issued.get()
+        self.final_consumed = p.issuer.consumed.get()
         self.ended = why
         self.iterated = None
         if p.broken:

@@ -1,16 +1,14 @@
 """The host ring by itself, for an engine that issues its own copies. `strata.HostStager` is its face."""
-cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
 import logging
 
 from strata cimport _hip
-from strata._control cimport Control, control_reset, control_stop
-from strata._counters cimport CounterBlock
+from strata._control cimport Control, control_reset
+from strata._counters cimport CounterBlock, clear_counters
 from strata._extent cimport Extent
 from strata._host_ring cimport (HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                 host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
@@ -96,7 +94,7 @@ cdef class StagerCore:
             raise StrataError("a request of this stager is still running: finish() it first")
         if self.ring.broken:
             raise StrataError("this stager is broken: a DMA could not be waited for, so its buffers are not reused")
-        memset(<void*>&self.station.counters, 0, sizeof(CounterBlock))
+        clear_counters(&self.station.counters)
         control_reset(&self.station.control)
         extent = &self.station.extent
         free(extent.job_entries)

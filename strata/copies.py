@@ -52,8 +52,8 @@ class ExpertCopies:
         An array is not one-dimensional and C-contiguous or has the wrong length; a segment has a null
         address and bytes, a negative size or offset, or wraps round the address space; two segments of an
         entry overlap in the slot. The message names the argument, the entry and the segment.
-    HipError
-        The runtime was asked about a segment, and failed.
+    RuntimeNotFound, StrataError
+        With ``pinned=None``, as `strata.runtime.use`: this may be the first call that needs a runtime.
 
     Attributes
     ----------
@@ -176,8 +176,8 @@ class ExpertCopies:
             An item is no buffer, holds Python objects, or lies in device memory.
         ValueError
             A buffer is not C-contiguous, or `pinned` has another length than `items`.
-        HipError
-            The runtime was asked about a segment, and failed.
+        RuntimeNotFound, StrataError
+            With ``pinned=None``, as `strata.runtime.use`.
         """
         addresses: list[int] = []
         nbytes: list[int] = []
@@ -356,7 +356,7 @@ class ExpertCopies:
         TypeError, ValueError
             `first_job` is no integer, negative, or leaves no room for the jobs in an int64.
         """
-        if isinstance(first_job, bool):
+        if isinstance(first_job, (bool, np.bool_)):
             raise TypeError(f"first_job is {first_job!r}: an integer is needed")
         try:
             first = operator.index(first_job)
@@ -576,8 +576,9 @@ def _ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
     asked = np.flatnonzero(nbytes)
     if len(asked) == 0:
         return True
-    from . import _hip  # here, so that a list with known places needs no runtime
+    from . import _hip, runtime  # here, so that a list with known places needs no runtime
 
+    runtime.ensure()
     is_pinned = _hip.range_is_pinned
     pinned = np.ones(len(nbytes), np.bool_)
     pinned[asked] = [

@@ -27,9 +27,10 @@ class _PinnedBlock:
     __slots__ = ("__weakref__", "_address", "_free", "_getpid", "_nbytes", "_pid", "_warn")
 
     def __init__(self, nbytes: int) -> None:
-        from . import _hip
+        from . import _hip, runtime
 
         self._address = 0  # nothing to free if the allocation raises
+        runtime.ensure()
         self._nbytes = nbytes
         self._free = _hip.pinned_free
         self._warn = _log.warning
@@ -57,7 +58,7 @@ def _shape(shape: object) -> tuple[int, ...]:
     checked = []
     for dimension in dimensions:
         try:
-            if isinstance(dimension, bool):
+            if isinstance(dimension, (bool, np.bool_)):
                 raise TypeError
             size = operator.index(dimension)
         except TypeError:
@@ -93,6 +94,8 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDAr
         A dimension is negative, or the array is larger than an address space.
     HipError
         The runtime could not allocate the memory.
+    RuntimeNotFound, StrataError
+        As `strata.runtime.use`: this call may be the first that needs a runtime.
 
     Notes
     -----
@@ -139,6 +142,8 @@ class register:
     HipError
         On entering: the runtime could not pin the memory (some of it may be pinned already). On leaving: it
         could not release it.
+    RuntimeNotFound, StrataError
+        On entering, as `strata.runtime.use`: this may be the first call that needs a runtime.
     RuntimeError
         The block is entered again while it lasts.
 
@@ -171,8 +176,9 @@ class register:
         if self._entered:
             raise RuntimeError("register: this array is pinned by this object already")
         if self._array.nbytes:
-            from . import _hip
+            from . import _hip, runtime
 
+            runtime.ensure()
             address = self._array.ctypes.data
             _hip.host_register(address, self._array.nbytes)
             self._address = address

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from .errors import SettingsError
 
 __all__ = [
@@ -57,7 +59,7 @@ _ignored_logged = False
 
 def _integer(name: str, value: object) -> int:
     """`value` as an int; a bool or anything that is no integer raises ``TypeError``."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {value!r}: an integer is needed")
     try:
         return operator.index(value)  # type: ignore[arg-type]

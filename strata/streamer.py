@@ -262,7 +262,8 @@ class ExpertStreamer:
         if compute_stream is not None and compute_stream != core.compute_stream:
             _device(self._device, None, None, compute_stream)
         if slots is not None:
-            lent = _lent("slots", slots, self.slot_bytes, self._device)
+            lent: npt.NDArray[np.uintp] | None = _lent("slots", slots, self.slot_bytes, self._device)
+            assert lent is not None
             if len(lent) != self.gpu_ring:
                 raise ValueError(f"slots has {len(lent)}; the ring has {self.gpu_ring}")
         else:

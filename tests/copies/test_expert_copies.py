@@ -72,7 +72,8 @@ def test_jobs_are_consecutive_from_the_first():
 
 
 @pytest.mark.parametrize(
-    ("first", "error"), [(-1, ValueError), (2**63 - 1, ValueError), (1.0, TypeError), (True, TypeError)]
+    ("first", "error"),
+    [(-1, ValueError), (2**63 - 1, ValueError), (1.0, TypeError), (True, TypeError), (np.True_, TypeError)],
 )
 def test_jobs_need_room(first, error):
     with pytest.raises(error, match="first_job"):

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from strata import _hip
+from strata import _hip, runtime
 from strata.copies import ExpertCopies
 
 
@@ -300,12 +300,19 @@ def test_owners_live_as_long_as_any_list_of_them():
 def asked(monkeypatch):
     """Ranges that the runtime was asked about; it calls those at even addresses pinned."""
     ranges = []
+    chosen = []
+
+    def ensure():
+        chosen.append("software")
+        return "software"
 
     def range_is_pinned(address, nbytes):
+        assert chosen
         assert type(address) is type(nbytes) is int
         ranges.append((address, nbytes))
         return address % 2 == 0
 
+    monkeypatch.setattr(runtime, "ensure", ensure)
     monkeypatch.setattr(_hip, "range_is_pinned", range_is_pinned)
     return ranges
 

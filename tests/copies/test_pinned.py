@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from strata import _hip
+from strata import _hip, runtime
 from strata.copies import ExpertCopies
 from strata.errors import HipError
 from strata.pinned import pinned_empty, register
@@ -21,12 +21,18 @@ class FakeRuntime:
         self.live = {}
         self.registered = {}
         self.failing = set()
+        self.chosen = False
 
     def _maybe_fail(self, call):
         if call in self.failing:
             raise HipError(call, 2, "hipErrorOutOfMemory")
 
+    def ensure(self):
+        self.chosen = True
+        return "software"
+
     def pinned_alloc(self, nbytes):
+        assert self.chosen
         assert type(nbytes) is int
         assert nbytes > 0
         self._maybe_fail("hipHostMalloc")
@@ -40,6 +46,7 @@ class FakeRuntime:
         del self.live[address]
 
     def host_register(self, address, nbytes):
+        assert self.chosen
         assert type(address) is type(nbytes) is int
         self._maybe_fail("hipHostRegister")
         self.registered[address] = nbytes
@@ -54,8 +61,9 @@ class FakeRuntime:
 
 
 @pytest.fixture
-def runtime(monkeypatch):
+def fake(monkeypatch):
     fake = FakeRuntime()
+    monkeypatch.setattr(runtime, "ensure", fake.ensure)
     for name in ("pinned_alloc", "pinned_free", "host_register", "host_unregister", "range_is_pinned"):
         monkeypatch.setattr(_hip, name, getattr(fake, name))
     yield fake
@@ -82,94 +90,94 @@ def runtime(monkeypatch):
         (2, "S7", (2,)),
     ],
 )
-def test_shape_and_type_are_those_of_numpy_empty(runtime, shape, dtype, expected):
+def test_shape_and_type_are_those_of_numpy_empty(fake, shape, dtype, expected):
     array = pinned_empty(shape, dtype)
     like = np.empty(shape, dtype)
     assert array.shape == like.shape == expected
     assert array.dtype == like.dtype
     assert array.flags.c_contiguous
     assert array.flags.writeable
-    (block,) = runtime.live.values()
+    (block,) = fake.live.values()
     assert len(block) == array.nbytes
     assert array.ctypes.data == ctypes.addressof(block)
     array.view(np.ndarray).reshape(-1).view(np.uint8)[:] = 7
     assert block.raw == b"\x07" * array.nbytes
 
 
-def test_memory_lives_as_long_as_the_last_view(runtime):
+def test_memory_lives_as_long_as_the_last_view(fake):
     array = pinned_empty((4, 4), np.int32)
     view = array[1:, ::2].T.view(np.uint32)
     copies = ExpertCopies.from_buffers([array[2]])
     assert copies.staged.tolist() == [0]
     del array
     gc.collect()
-    assert len(runtime.live) == 1
+    assert len(fake.live) == 1
     del view
     gc.collect()
-    assert len(runtime.live) == 1  # the list of copies keeps it
+    assert len(fake.live) == 1  # the list of copies keeps it
     del copies
     gc.collect()
-    assert runtime.live == {}
+    assert fake.live == {}
 
 
 @pytest.mark.parametrize("shape", [0, (0,), (3, 0), (0, 2**40)])
-def test_no_bytes_need_no_memory(runtime, shape):
-    runtime.failing.add("hipHostMalloc")
+def test_no_bytes_need_no_memory(fake, shape):
+    fake.failing.add("hipHostMalloc")
     array = pinned_empty(shape, np.int32)
     assert array.shape == np.empty(shape, np.int32).shape
     assert array.size == 0
 
 
 @pytest.mark.parametrize("shape", [-1, (2, -3), (0, -1)])
-def test_negative_dimensions(runtime, shape):
+def test_negative_dimensions(fake, shape):
     with pytest.raises(ValueError, match=r"shape is .*0 or more"):
         pinned_empty(shape, np.uint8)
 
 
 @pytest.mark.parametrize("shape", [2**63, (2**32, 2**32), (2**62, 2), 2**100])
-def test_shapes_beyond_any_address_space(runtime, shape):
+def test_shapes_beyond_any_address_space(fake, shape):
     with pytest.raises(ValueError, match=r"shape is .*at most"):
         pinned_empty(shape, np.uint8)
 
 
-@pytest.mark.parametrize("shape", [1.0, "3", None, (2, 1.5), True, ((2,), 3)])
-def test_shapes_that_are_none(runtime, shape):
+@pytest.mark.parametrize("shape", [1.0, "3", None, (2, 1.5), True, np.True_, ((2,), 3)])
+def test_shapes_that_are_none(fake, shape):
     with pytest.raises(TypeError, match="shape is"):
         pinned_empty(shape, np.uint8)
 
 
 @pytest.mark.parametrize("dtype", [object, [("a", "i4"), ("b", "O")], None])
-def test_types_that_cannot_be_pinned(runtime, dtype):
+def test_types_that_cannot_be_pinned(fake, dtype):
     with pytest.raises(TypeError, match="dtype is"):
         pinned_empty(3, dtype)
 
 
-def test_more_dimensions_than_numpy_has_leave_nothing_behind(runtime):
+def test_more_dimensions_than_numpy_has_leave_nothing_behind(fake):
     with pytest.raises(ValueError, match="dimension"):
         pinned_empty((1,) * 100, np.uint8)
     gc.collect()
-    assert runtime.live == {}
+    assert fake.live == {}
 
 
-def test_a_failed_allocation_is_raised(runtime):
-    runtime.failing.add("hipHostMalloc")
+def test_a_failed_allocation_is_raised(fake):
+    fake.failing.add("hipHostMalloc")
     with pytest.raises(HipError, match="hipHostMalloc failed with hipErrorOutOfMemory"):
         pinned_empty(3, np.uint8)
 
 
-def test_a_failed_free_is_logged_not_raised(runtime, caplog):
+def test_a_failed_free_is_logged_not_raised(fake, caplog):
     array = pinned_empty(3, np.uint8)
-    runtime.failing.add("hipHostFree")
+    fake.failing.add("hipHostFree")
     with caplog.at_level(logging.WARNING, logger="strata"):
         del array
         gc.collect()
     (record,) = caplog.records
     assert "3 bytes of pinned memory" in record.getMessage()
     assert "hipHostFree failed" in record.getMessage()
-    runtime.live.clear()
+    fake.live.clear()
 
 
-def test_a_child_process_leaves_the_parents_memory_alone(runtime):
+def test_a_child_process_leaves_the_parents_memory_alone(fake):
     array = pinned_empty(3, np.uint8)
     block = array
     while isinstance(block, np.ndarray):
@@ -177,103 +185,103 @@ def test_a_child_process_leaves_the_parents_memory_alone(runtime):
     block._getpid = lambda: os.getpid() + 1  # as after a fork
     del array, block
     gc.collect()
-    assert len(runtime.live) == 1
-    runtime.live.clear()
+    assert len(fake.live) == 1
+    fake.live.clear()
 
 
 # register
 
 
-def test_a_child_process_unpins_nothing(runtime, monkeypatch):
+def test_a_child_process_unpins_nothing(fake, monkeypatch):
     with register(np.zeros(3)):
         parent = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-    assert len(runtime.registered) == 1
-    runtime.registered.clear()
+    assert len(fake.registered) == 1
+    fake.registered.clear()
 
 
-def test_an_array_is_pinned_for_the_block(runtime):
+def test_an_array_is_pinned_for_the_block(fake):
     array = np.arange(12, dtype=np.int16)
     with register(array) as pinned:
         assert pinned is array
-        assert runtime.registered == {array.ctypes.data: 24}
+        assert fake.registered == {array.ctypes.data: 24}
         assert ExpertCopies.from_buffers([array[3:]]).staged.tolist() == [0]
-    assert runtime.registered == {}
+    assert fake.registered == {}
     assert ExpertCopies.from_buffers([array[3:]]).staged.tolist() == [1]
 
 
-def test_nothing_is_pinned_before_the_block(runtime):
+def test_nothing_is_pinned_before_the_block(fake):
     registration = register(np.zeros(3))
-    assert runtime.registered == {}
+    assert fake.registered == {}
     for _ in range(2):
         with registration:
-            assert len(runtime.registered) == 1
+            assert len(fake.registered) == 1
 
 
-def test_an_error_in_the_block_unpins_and_goes_on(runtime):
+def test_an_error_in_the_block_unpins_and_goes_on(fake):
     with pytest.raises(KeyError, match="mine"), register(np.zeros(3)):
         raise KeyError("mine")
-    assert runtime.registered == {}
+    assert fake.registered == {}
 
 
-def test_the_array_lives_while_it_is_pinned(runtime):
+def test_the_array_lives_while_it_is_pinned(fake):
     registration = register(np.zeros(3))
     with registration:
         gc.collect()
-        (address,) = runtime.registered
+        (address,) = fake.registered
         assert registration._array.ctypes.data == address
 
 
-def test_entering_twice(runtime):
+def test_entering_twice(fake):
     registration = register(np.zeros(3))
     with registration:
         with pytest.raises(RuntimeError, match="already"), registration:
             pass
-        assert len(runtime.registered) == 1
+        assert len(fake.registered) == 1
 
 
 @pytest.mark.parametrize("array", [np.empty(0), np.empty((3, 0), np.int8)])
-def test_nothing_to_pin(runtime, array):
-    runtime.failing |= {"hipHostRegister", "hipHostUnregister"}
+def test_nothing_to_pin(fake, array):
+    fake.failing |= {"hipHostRegister", "hipHostUnregister"}
     with register(array) as pinned:
         assert pinned is array
 
 
-def test_read_only_arrays_can_be_pinned(runtime):
+def test_read_only_arrays_can_be_pinned(fake):
     array = np.frombuffer(b"0123", np.uint8)
     with register(array):
-        assert runtime.registered == {array.ctypes.data: 4}
+        assert fake.registered == {array.ctypes.data: 4}
 
 
-def test_a_failed_registration_is_raised_and_forgotten(runtime):
+def test_a_failed_registration_is_raised_and_forgotten(fake):
     registration = register(np.zeros(3))
-    runtime.failing.add("hipHostRegister")
+    fake.failing.add("hipHostRegister")
     with pytest.raises(HipError, match="hipHostRegister"), registration:
         pytest.fail("the block must not run")
-    runtime.failing.clear()
+    fake.failing.clear()
     with registration:
-        assert len(runtime.registered) == 1
+        assert len(fake.registered) == 1
 
 
-def test_a_failed_release_is_raised(runtime):
-    runtime.failing.add("hipHostUnregister")
+def test_a_failed_release_is_raised(fake):
+    fake.failing.add("hipHostUnregister")
     with pytest.raises(HipError, match="hipHostUnregister"), register(np.zeros(3)):
         pass
-    runtime.registered.clear()
+    fake.registered.clear()
 
 
 @pytest.mark.parametrize("array", [b"bytes", bytearray(3), memoryview(b"123"), [1, 2], 5, None])
-def test_what_is_no_array(runtime, array):
+def test_what_is_no_array(fake, array):
     with pytest.raises(TypeError, match="array is a"):
         register(array)
 
 
-def test_arrays_of_objects(runtime):
+def test_arrays_of_objects(fake):
     with pytest.raises(TypeError, match="dtype object"):
         register(np.array([None]))
 
 
 @pytest.mark.parametrize("array", [np.zeros(8)[::2], np.zeros((3, 4), order="F"), np.zeros((4, 4))[:, :2]])
-def test_arrays_that_are_not_contiguous(runtime, array):
+def test_arrays_that_are_not_contiguous(fake, array):
     with pytest.raises(ValueError, match="array has strides"):
         register(array)

@@ -180,10 +180,11 @@ def test_who_comes_while_the_driver_starts_waits_for_it(run_client):
     run_client(
         """
         statuses = []
-        first = threading.Thread(target=lambda: statuses.append(hip.hipDeviceSynchronize()))
+        synchronize = lambda: statuses.append(hip.hipDeviceSynchronize())
+        first = threading.Thread(target=synchronize)
         first.start()
         stub.stub_wait_until_starting()
-        others = [threading.Thread(target=lambda: statuses.append(hip.hipDeviceSynchronize())) for _ in range(4)]
+        others = [threading.Thread(target=synchronize) for _ in range(4)]
         [thread.start() for thread in others]
         equal(statuses, [])
         stub.stub_release_start()

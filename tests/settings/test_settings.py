@@ -2,8 +2,10 @@
 
 import dataclasses
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,13 +245,16 @@ def test_recommended_ring_needs_a_share(share):
         recommended_gpu_ring(share)
 
 
-def test_bad_variables_do_not_break_the_import():
+def test_bad_variables_do_not_break_the_import(tmp_path):
     names = (*BATCHES, "STRATA_STAGER_RING", "STRATA_PREFILL_RING", "STRATA_PREFILL_TIMING")
-    bad = dict.fromkeys(names, "many")
-    script = (
-        f"import os; os.environ.update({bad!r}); import strata.settings as s; s.BatchSettings(); print(1)"
-    )
+    package = Path(settings.__file__).parent  # the child takes the package that is tested here
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", "import strata.settings as s; s.BatchSettings(); print(1)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(package.parent), **dict.fromkeys(names, "many")},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

@@ -1,0 +1,66 @@
+"""strata for engines in Cython: the engine's side of a request, and the plan, without the GIL.
+
+``cimport strata.capi as strata`` needs no HIP header and no C++: handles and device addresses are
+``uintptr_t``. Get a request's handle once, with the GIL; use it on the engine's thread until the request is
+over. Every function returns a `strata_status`; after ``STRATA_STOPPED`` call any method of the Python
+`Request`: it aborts and raises the first cause.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+
+cdef enum strata_status:
+    STRATA_OK = 0
+    STRATA_END = 1         # past the end of the list
+    STRATA_BUSY = 2        # not published within the time given: call again
+    STRATA_HELD = 3        # only a release by the caller could let the entry be published
+    STRATA_STOPPED = 4     # a failure, or cancel
+    STRATA_ORDER = 5       # released twice, or out of order
+    STRATA_FAILED = 6      # a HIP call of this step failed
+    STRATA_NO_MEMORY = 7
+    STRATA_HUNG = 8        # a thread of strata has ended or has not come back
+    STRATA_IDLE = 9        # the request is over
+    STRATA_INVALID = 10    # an argument is out of range: nothing was done
+
+cdef struct strata_slot:
+    int64_t entry          # of the request
+    int64_t slot           # index in the GPU ring
+    uintptr_t address      # on the device
+    int64_t nbytes         # to the end of the entry's last segment
+
+cdef struct strata_limits:
+    int64_t gpu_ring
+    int64_t host_ring
+    int64_t copy_batch
+    int64_t stage_batch
+    int64_t stage_copy_batch
+    const uint8_t* host_pinned      # per host buffer, or NULL: all are pinned
+
+ctypedef void* strata_request
+
+# With the GIL: the handle of a running strata.Request; raises TypeError or StrataError.
+cdef strata_request request_handle(object request) except NULL
+
+# Take the next entry; wait up to timeout_ns (0: not at all, negative: without end) for its publication.
+cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil
+# Give the oldest held entry back.
+cdef int release(strata_request request, int64_t entry) noexcept nogil
+# Pass the next n entries unread.
+cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil
+# Append entries; the arrays are copied, what the addresses point to stays the caller's to keep alive until
+# the request is over. Entry i has the segments entry_starts[i] up to entry_starts[i + 1].
+cdef int extend(strata_request request, const uint64_t* addresses, const int64_t* nbytes,
+                const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
+                int64_t n_entries) noexcept nogil
+# From any thread: the engine's next call returns STRATA_STOPPED.
+cdef int cancel(strata_request request) noexcept nogil
+cdef int64_t issued(strata_request request) noexcept nogil
+cdef int64_t consumed(strata_request request) noexcept nogil
+cdef int64_t length(strata_request request) noexcept nogil
+
+# The plan: ends[i] is the exclusive end of entry i's copy group, counted from the request's first entry.
+cdef int plan_groups(const strata_limits* limits, const int64_t* jobs, int64_t n, int64_t first_entry,
+                     int64_t* ends) noexcept nogil
+# The exclusive end of the job's ownership group, in a list (or extension) that ends at job jobs_end.
+cdef int plan_ownership_end(const strata_limits* limits, int64_t job, int64_t jobs_end,
+                            int64_t* end) noexcept nogil
+# Whether the window is open for a group that ends at group_end: STRATA_OK, or STRATA_BUSY.
+cdef int plan_window(const strata_limits* limits, int64_t group_end, int64_t entries_consumed) noexcept nogil

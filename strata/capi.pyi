@@ -1,0 +1,1 @@
+# For Cython: everything of this module is declared in capi.pxd.

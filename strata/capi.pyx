@@ -1,0 +1,136 @@
+"""strata for engines in Cython; see capi.pxd, which is the interface."""
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libcpp.atomic cimport memory_order_acquire
+
+from strata._pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
+                               pipeline_cancel, pipeline_extend, pipeline_release, pipeline_skip,
+                               pipeline_wait_published)
+from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
+from strata._request cimport Request
+from strata._threads cimport now_ns
+
+cdef enum:
+    SLICE_NS = 20000000
+
+
+cdef strata_request request_handle(object request) except NULL:
+    if not isinstance(request, Request):
+        raise TypeError(f"request is {type(request).__name__}; a strata.Request is wanted")
+    return <strata_request>(<Request>request).pipeline()
+
+
+cdef int _wait(Pipeline* p, int64_t deadline) noexcept nogil:
+    """Until the next entry is published, in slices: a thread that has ended is noticed."""
+    cdef int64_t left = INT64_MAX if deadline < 0 else deadline - now_ns()
+    if left <= 0:
+        return STRATA_BUSY
+    pipeline_wait_published(p, min(left, <int64_t>SLICE_NS))
+    if p.issuer.exited.load(memory_order_acquire):
+        p.broken = True
+        return STRATA_HUNG
+    return STRATA_OK
+
+
+cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef int64_t deadline
+    cdef int step = pipeline_acquire(p, <AcquiredSlot*>out)
+    if step != STEP_BUSY:
+        return step
+    deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
+    while step == STEP_BUSY:
+        step = _wait(p, deadline)
+        if step == STRATA_OK:
+            step = pipeline_acquire(p, <AcquiredSlot*>out)
+        else:
+            return step
+    return step
+
+
+cdef int release(strata_request request, int64_t entry) noexcept nogil:
+    return pipeline_release(<Pipeline*>request, entry)
+
+
+cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef int64_t deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
+    cdef int step
+    if n < 0:
+        return STRATA_INVALID
+    while n > 0:
+        step = pipeline_skip(p)
+        if step == STEP_OK:
+            n -= 1
+            continue
+        if step == STEP_BUSY:
+            step = _wait(p, deadline)
+        if step != STEP_OK:
+            return step
+    return STRATA_OK
+
+
+cdef int extend(strata_request request, const uint64_t* addresses, const int64_t* nbytes,
+                const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
+                int64_t n_entries) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef int64_t i, s
+    if n_entries < 0:
+        return STRATA_INVALID
+    if n_entries == 0:
+        return STRATA_OK
+    if entry_starts == NULL or staged == NULL or entry_starts[0] < 0:
+        return STRATA_INVALID
+    for i in range(n_entries):
+        if entry_starts[i + 1] < entry_starts[i]:
+            return STRATA_INVALID
+        for s in range(entry_starts[i], entry_starts[i + 1]):
+            if (nbytes[s] < 0 or offsets[s] < 0 or (nbytes[s] > 0 and addresses[s] == 0)
+                    or offsets[s] > p.ring.slot_bytes - nbytes[s]):
+                return STRATA_INVALID
+    return pipeline_extend(p, addresses, nbytes, offsets, entry_starts, staged, n_entries, True)
+
+
+cdef int cancel(strata_request request) noexcept nogil:
+    pipeline_cancel(<Pipeline*>request)
+    return STRATA_OK
+
+
+cdef int64_t issued(strata_request request) noexcept nogil:
+    return (<Pipeline*>request).issuer.issued.get()
+
+
+cdef int64_t consumed(strata_request request) noexcept nogil:
+    return (<Pipeline*>request).issuer.consumed.get()
+
+
+cdef int64_t length(strata_request request) noexcept nogil:
+    return (<Pipeline*>request).listed
+
+
+cdef int _check(const strata_limits* limits) noexcept nogil:
+    if (limits == NULL or limits.gpu_ring < 1 or limits.host_ring < 1 or limits.copy_batch < 1
+            or limits.stage_batch < 1 or limits.stage_copy_batch < 1):
+        return STRATA_INVALID
+    return STRATA_OK
+
+
+cdef int plan_groups(const strata_limits* limits, const int64_t* jobs, int64_t n, int64_t first_entry,
+                     int64_t* ends) noexcept nogil:
+    if _check(limits) != STRATA_OK or n < 0 or first_entry < 0:
+        return STRATA_INVALID
+    plan_copy_groups(<const PlanLimits*>limits, jobs, n, first_entry, ends, NULL)
+    return STRATA_OK
+
+
+cdef int plan_ownership_end(const strata_limits* limits, int64_t job, int64_t jobs_end,
+                            int64_t* end) noexcept nogil:
+    if _check(limits) != STRATA_OK or job < 0 or job >= jobs_end:
+        return STRATA_INVALID
+    end[0] = ownership_end(limits.host_ring, limits.stage_batch, job, jobs_end)
+    return STRATA_OK
+
+
+cdef int plan_window(const strata_limits* limits, int64_t group_end, int64_t entries_consumed) noexcept nogil:
+    if _check(limits) != STRATA_OK:
+        return STRATA_INVALID
+    return STRATA_OK if group_end <= entries_consumed + limits.gpu_ring else STRATA_BUSY

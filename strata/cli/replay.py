@@ -1,0 +1,101 @@
+"""``strata replay``: stream a recorded request, check every byte and counter, time it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from strata import runtime
+from strata.cli.arguments import byte_count, positive, settings
+from strata.errors import RuntimeNotFound, SettingsError, StrataError
+from strata.replay import InputError, load_case, replay
+from strata.replay.progress import Progress
+
+__all__ = ["add_parser", "run"]
+
+_OK, _FAILED, _BAD_INPUT = 0, 1, 2
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    parser = commands.add_parser(
+        "replay",
+        help="stream a recorded request, check every byte and counter, time it",
+        description="Streams a recorded request from pools of pinned and pageable memory: once checking "
+        "every byte and counter, then timed. Exits 0 where all of them are right, 1 where not, 2 for bad "
+        "input.",
+    )
+    parser.add_argument("--case", metavar="FILE", help="JSON of the request (default: the reference request)")
+    parser.add_argument("--settings", metavar="C,S,SC", type=settings, action="append", default=[],
+                        help="copy batch, stage batch, stage copy batch of an arm; may be repeated "
+                        "(default: the case's arms)")
+    parser.add_argument("--runtime", choices=runtime.NAMES,
+                        help="HIP runtime (default: STRATA_HIP_RUNTIME, else auto)")
+    parser.add_argument("--pool", metavar="BYTES", type=byte_count, default=2**30,
+                        help="bytes of the pinned and of the pageable pool, e.g. 512MiB (default: 1GiB each)")
+    parser.add_argument("--repeat", metavar="N", type=positive, default=3,
+                        help="timed passes of each arm (default: 3)")
+    parser.add_argument("--json", metavar="FILE", help="write the report there, too")
+    parser.add_argument("--submission", choices=("single", "group"), default="single",
+                        help="copies one by one, or a group a call where the runtime can (default: single)")
+    parser.add_argument("--timing", action="store_true",
+                        help="split stalls in the timed passes themselves, not in a pass of its own")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; see `strata.cli.main` for the exit status."""
+    progress = Progress(sys.stderr)
+    try:
+        case = load_case(arguments.case)
+        _check_writable(arguments.json)
+        if arguments.pool < case.expert_bytes:
+            raise InputError(
+                f"--pool is {arguments.pool} bytes; one entry of this case needs {case.expert_bytes}")
+        if arguments.runtime is None:
+            runtime.ensure()
+        else:
+            runtime.use(arguments.runtime)
+        report = replay(
+            case,
+            arguments.settings,
+            pool_bytes=arguments.pool,
+            repeat=arguments.repeat,
+            submission=arguments.submission,
+            timing=arguments.timing,
+            say=progress,
+        )
+    except (InputError, RuntimeNotFound, SettingsError) as problem:
+        return _complain(progress, problem, _BAD_INPUT)
+    except (StrataError, MemoryError) as problem:
+        return _complain(progress, problem, _FAILED)
+    finally:
+        progress.clear()
+    print(report)
+    if arguments.json is not None:
+        try:
+            report.write(arguments.json)
+        except OSError as problem:
+            return _complain(progress, problem, _FAILED)
+    return _OK if report.ok else _FAILED
+
+
+def _check_writable(path: str | None) -> None:
+    """Refuse a place for the report before the work, not after it."""
+    if path is None:
+        return
+    folder = Path(path).parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"--json is {path!r}; the folder {str(folder)!r} cannot be written to")
+    if Path(path).is_dir():
+        raise InputError(f"--json is {path!r}, which is a folder; a file is wanted")
+
+
+def _complain(progress: Progress, problem: BaseException, status: int) -> int:
+    progress.clear()
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    print(f"strata replay: error: {text}", file=sys.stderr)
+    return status

@@ -1,0 +1,80 @@
+# cython: language_level=3
+"""An engine in Cython, built against the installed package: what strata.capi promises, used as documented."""
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+cimport strata.capi as strata
+
+
+def consume(request, bytearray sink, int64_t nbytes):
+    """Acquire and release everything without the GIL; copy each slot's first bytes (software runtime)."""
+    cdef strata.strata_request handle = strata.request_handle(request)
+    cdef strata.strata_slot slot
+    cdef unsigned char* out = sink
+    cdef int64_t n = 0
+    cdef int status
+    with nogil:
+        while True:
+            status = strata.acquire(handle, &slot, -1)
+            if status != strata.STRATA_OK:
+                break
+            n += 1
+            status = strata.release(handle, slot.entry)
+            if status != strata.STRATA_OK:
+                break
+    return n, status
+
+
+def poll(request, int64_t timeout_ns):
+    cdef strata.strata_slot slot
+    cdef strata.strata_request handle = strata.request_handle(request)
+    cdef int status
+    with nogil:
+        status = strata.acquire(handle, &slot, timeout_ns)
+    return status, (slot.entry, slot.slot, slot.address, slot.nbytes) if status == strata.STRATA_OK else None
+
+
+def release(request, int64_t entry):
+    return strata.release(strata.request_handle(request), entry)
+
+
+def skip(request, int64_t n):
+    cdef strata.strata_request handle = strata.request_handle(request)
+    cdef int status
+    with nogil:
+        status = strata.skip(handle, n, -1)
+    return status
+
+
+def cancel(request):
+    return strata.cancel(strata.request_handle(request))
+
+
+def extend(request, const uint64_t[::1] addresses, const int64_t[::1] nbytes, const int64_t[::1] offsets,
+           const int64_t[::1] starts, const uint8_t[::1] staged):
+    cdef strata.strata_request handle = strata.request_handle(request)
+    cdef int status
+    with nogil:
+        status = strata.extend(handle, &addresses[0], &nbytes[0], &offsets[0], &starts[0], &staged[0],
+                               starts.shape[0] - 1)
+    return status
+
+
+def progress(request):
+    cdef strata.strata_request handle = strata.request_handle(request)
+    return strata.issued(handle), strata.consumed(handle), strata.length(handle)
+
+
+def plan(const int64_t[::1] jobs, int64_t[::1] ends, int64_t gpu_ring, int64_t host_ring, int64_t copy_batch,
+         int64_t stage_batch, int64_t stage_copy_batch):
+    cdef strata.strata_limits limits
+    cdef int64_t end = -1
+    limits.gpu_ring = gpu_ring
+    limits.host_ring = host_ring
+    limits.copy_batch = copy_batch
+    limits.stage_batch = stage_batch
+    limits.stage_copy_batch = stage_copy_batch
+    limits.host_pinned = NULL
+    status = strata.plan_groups(&limits, &jobs[0], jobs.shape[0], 0, &ends[0])
+    owner = strata.plan_ownership_end(&limits, 0, jobs.shape[0], &end)
+    return status, owner, end, strata.plan_window(&limits, gpu_ring, 0), strata.plan_window(&limits, gpu_ring + 1, 0)

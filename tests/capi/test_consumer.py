@@ -1,0 +1,131 @@
+"""An engine in Cython is built against the installed package, outside its source tree, and used."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import strata
+
+OK, END, BUSY, HELD, STOPPED, ORDER, INVALID = 0, 1, 2, 3, 4, 5, 10
+
+SETUP = """
+from setuptools import Extension, setup
+from Cython.Build import cythonize
+setup(ext_modules=cythonize([Extension("consumer", ["consumer.pyx"])], quiet=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def consumer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("consumer")
+    shutil.copy(Path(__file__).with_name("consumer.pyx"), folder)
+    (folder / "setup.py").write_text(SETUP)
+    # As a user's build finds it: through the folder that the package is installed in.
+    environ = {**os.environ, "PYTHONPATH": str(Path(strata.__file__).parent.parent)}
+    built = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, env=environ,
+                           capture_output=True, text=True, timeout=280)
+    assert built.returncode == 0, built.stdout + built.stderr
+    path = next(folder.glob("consumer*.so"), None) or next(folder.glob("consumer*.pyd"))
+    spec = importlib.util.spec_from_file_location("consumer", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", autouse=True)
+def software():
+    strata.runtime.use("software")
+
+
+@pytest.fixture
+def sources():
+    rng = np.random.default_rng(5)
+    pinned = strata.pinned_empty((40, 512), np.uint8)
+    pinned[:] = rng.integers(0, 256, pinned.shape, dtype=np.uint8)
+    pageable = rng.integers(0, 256, (20, 512), dtype=np.uint8)
+    return [*pinned, *pageable]
+
+
+def test_consumes_a_request_without_the_gil(consumer, sources):
+    copies = strata.ExpertCopies.from_buffers(sources)
+    with strata.ExpertStreamer(512, gpu_ring=8, host_ring=4, settings=strata.BatchSettings(4, 2, 4)) as streamer:
+        request = streamer.begin(copies)
+        assert consumer.consume(request, bytearray(1), 0) == (60, END)
+        assert consumer.progress(request) == (60, 60, 60)
+        request.finish()
+        assert request.counters.used_records == 60
+        with pytest.raises(strata.StrataError, match="finished"):
+            consumer.poll(request, 0)
+
+
+def test_statuses(consumer, sources):
+    copies = strata.ExpertCopies.from_buffers(sources[:12])
+    with strata.ExpertStreamer(512, gpu_ring=4, settings=strata.BatchSettings(2, 1, 1)) as streamer:
+        request = streamer.begin(copies)
+        for entry in range(4):
+            status, slot = consumer.poll(request, -1)
+            assert status == OK
+            assert slot == (entry, entry % 4, streamer.slots[entry % 4], 512)
+        assert consumer.poll(request, -1) == (HELD, None)
+        assert consumer.release(request, 1) == ORDER
+        assert [consumer.release(request, e) for e in range(4)] == [OK] * 4
+        assert consumer.release(request, 3) == ORDER
+        assert consumer.skip(request, 8) == OK
+        assert consumer.skip(request, -1) == INVALID
+        assert consumer.poll(request, 0) == (END, None)
+        assert consumer.cancel(request) == OK
+        assert consumer.poll(request, -1) == (STOPPED, None)
+        with pytest.raises(strata.RequestAborted):
+            request.acquire()
+
+
+def test_extends_with_copied_arrays(consumer, sources):
+    with strata.ExpertStreamer(1024, gpu_ring=4, host_ring=2) as streamer:
+        request = streamer.begin()
+        for layer in range(3):
+            blocks = sources[layer * 4: layer * 4 + 4] + sources[50 + layer: 51 + layer]
+            addresses = np.array([b.ctypes.data for b in blocks], dtype=np.uint64)
+            starts = np.array([0, 1, 2, 4, 5], dtype=np.int64)     # the third entry has two segments
+            offsets = np.array([0, 0, 0, 512, 0], dtype=np.int64)
+            staged = np.array([0, 0, 0, 1], dtype=np.uint8)
+            assert consumer.extend(request, addresses, np.full(5, 512), offsets, starts, staged) == OK
+            del addresses, offsets, staged                          # copied: strata needs them no more
+            expected = [[0], [1], [2, 3], [4]]
+            for blocks_of_entry in expected:
+                slot = request.acquire()
+                slot.synchronize()
+                assert bytes(slot.array()) == b"".join(bytes(blocks[b]) for b in blocks_of_entry)
+                slot.release()
+        bad = np.array([0, 1], dtype=np.int64)
+        one = np.array([sources[0].ctypes.data], dtype=np.uint64)
+        assert consumer.extend(request, one, np.array([1025]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
+        assert consumer.extend(request, one * 0, np.array([8]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
+        request.finish()
+
+
+def test_plans(consumer):
+    jobs = np.r_[np.full(10, -1), np.arange(7)].astype(np.int64)
+    ends = np.zeros_like(jobs)
+    plan = strata.CopyPlan(jobs, gpu_ring=8, host_ring=4, settings=strata.BatchSettings(4, 2, 3))
+    assert consumer.plan(jobs, ends, 8, 4, 4, 2, 3) == (OK, OK, 2, OK, BUSY)
+    assert np.array_equal(ends, plan.ends)
+    assert consumer.plan(jobs, ends, 0, 4, 4, 2, 3)[0] == INVALID
+
+
+def test_refuses_what_is_no_request(consumer):
+    with pytest.raises(TypeError, match=r"strata\.Request"):
+        consumer.poll(object(), 0)
+
+
+def test_the_include_folder_has_the_headers():
+    folder = Path(strata.get_include())
+    assert (folder / "strata" / "threads.hpp").exists()
+    assert (folder / "hip" / "hip_runtime.h").exists()

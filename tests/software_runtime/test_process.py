@@ -1,0 +1,191 @@
+"""Exit, fork and the environment, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PRELUDE = """
+import os, sys, threading
+from strata.runtime.software import control
+from tests.software_runtime.hip import *
+hip = Hip()
+"""
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(p for p in (*sys.path, str(Path.cwd()), str(ROOT)) if p)
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def expect_clean(result: subprocess.CompletedProcess[str], out: str = "") -> None:
+    assert (result.returncode, result.stderr, result.stdout.strip()) == (0, "", out)
+
+
+PENDING = """
+    stream, event = hip.stream(), hip.event()
+    source, target = hip.host_malloc(1 << 20), hip.malloc(1 << 20)
+    latch = control.hold(stream)
+    for _ in range(100):
+        hip.do("MemcpyAsync", target, source, 1 << 20, HOST_TO_DEVICE, stream)
+    hip.do("EventRecord", event, stream)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random", "copies-first", "compute-first", "timed"])
+def test_exit_with_work_pending_and_nothing_released(schedule):
+    expect_clean(run(PENDING + "    latch = None", STRATA_SOFTWARE_SCHEDULE=schedule))
+
+
+def test_exit_while_copies_run():
+    expect_clean(run(PENDING + "    latch.release()"))
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_exit_while_a_thread_waits_for_a_held_stream(schedule):
+    script = PENDING + """
+    threading.Thread(target=hip.EventSynchronize, args=(event,), daemon=True).start()
+    while control.calls()["hipEventSynchronize"] == 0: pass
+    """
+    expect_clean(run(script, STRATA_SOFTWARE_SCHEDULE=schedule))
+
+
+def test_exit_with_a_host_function_that_never_returns():
+    script = """
+    stream, running = hip.stream(), threading.Event()
+    @HostFunction
+    def stay(_):
+        running.set()
+        threading.Event().wait()
+    hip.do("LaunchHostFunc", stream, stay, None)
+    running.wait()
+    print("left", flush=True)
+    sys.exit(0)
+    """
+    expect_clean(run(script), "left")
+
+
+def test_sys_exit_status_is_kept():
+    assert run(PENDING + "    sys.exit(7)").returncode == 7
+
+
+FORK = """
+    def child_of(body):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                body()
+            except BaseException as error:
+                print("child:", repr(error), flush=True)
+                os._exit(1)
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "null"])
+def test_child_of_a_fork_after_use_gets_a_status_and_exits(schedule):
+    script = PENDING + FORK + """
+    def body():
+        from ctypes import byref, c_int, c_void_p
+        assert hip.GetDeviceCount(byref(c_int())) == 709
+        assert hip.Malloc(byref(c_void_p()), 8) == 709
+        assert hip.StreamSynchronize(stream) == 709
+        assert hip.EventQuery(event) == 709
+        assert hip.Free(target) == 709
+        assert hip.GetLastError() == 709
+        assert hip.error_name(709) == "hipErrorContextIsDestroyed"
+        try:
+            control.live()
+        except control.ControlError as error:
+            assert "forked" in str(error)
+        else:
+            raise AssertionError("control worked")
+    child_of(body)
+    latch.release()
+    hip.do("EventSynchronize", event)
+    print("parent works")
+    """
+    if schedule == "null":
+        script = script.replace("latch = control.hold(stream)", "").replace("latch.release()", "pass")
+    expect_clean(run(script, STRATA_SOFTWARE_SCHEDULE=schedule), "parent works")
+
+
+def test_fork_before_first_use_is_legal():
+    script = FORK + """
+    def body():
+        stream, gpu = hip.stream(), hip.malloc(64)
+        hip.do("MemsetAsync", gpu, 3, 64, stream)
+        hip.do("StreamSynchronize", stream)
+        assert (view(gpu, 64) == 3).all()
+    child_of(body)
+    body()
+    """
+    expect_clean(run(script))
+
+
+def test_environment_chooses_the_configuration():
+    script = "    print(control.configuration())"
+    result = run(
+        script,
+        STRATA_SOFTWARE_SCHEDULE="random",
+        STRATA_SOFTWARE_SEED="17",
+        STRATA_SOFTWARE_PINNED_LIMIT="1000",
+        STRATA_SOFTWARE_DEVICE_MEMORY="5000",
+        STRATA_SOFTWARE_DEVICES="2",
+        STRATA_SOFTWARE_IDLE_MS="30",
+    )
+    expected = {
+        "schedule": "random",
+        "seed": 17,
+        "pinned_limit": 1000,
+        "device_memory": 5000,
+        "devices": 2,
+        "idle_ms": 30,
+    }
+    expect_clean(result, str(expected))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("STRATA_SOFTWARE_SCHEDULE", "hasty"),
+        ("STRATA_SOFTWARE_SEED", "1.5"),
+        ("STRATA_SOFTWARE_DEVICES", "9"),
+        ("STRATA_SOFTWARE_PINNED_LIMIT", "-1"),
+        ("STRATA_SOFTWARE_DEVICE_MEMORY", "16GiB"),
+    ],
+)
+def test_wrong_environment_is_said_and_every_call_refused(variable, value):
+    script = """
+    from ctypes import byref, c_int
+    print(hip.GetDeviceCount(byref(c_int())), hip.error_name(9))
+    control.configure()
+    print(hip.GetDeviceCount(byref(c_int())))
+    """
+    result = run(script, **{variable: value})
+    assert result.returncode == 0
+    assert f"{variable}={value}" in result.stderr
+    assert result.stdout.split() == ["9", "hipErrorInvalidConfiguration", "0"]
+
+
+def test_environment_is_read_at_load():
+    script = """
+    os.environ["STRATA_SOFTWARE_SCHEDULE"] = "lazy"
+    print(control.configuration()["schedule"])
+    """
+    expect_clean(run(script), "eager")
