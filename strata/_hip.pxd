@@ -90,6 +90,7 @@ cdef const char* call_name(int call) noexcept nogil
 # What the runtime could not do without, checked at every public entrance.
 cdef int check_usable() except -1
 cdef bint forked() noexcept nogil
+cdef void abandon(object owners)
 cdef object runtime_name()
 cdef object status_error(int call, int status, int64_t entry, int64_t slot)
 cdef int raise_status(int call, int status, int64_t entry=*, int64_t slot=*) except -1

@@ -4,6 +4,7 @@ The bindings open the library and look a symbol up at its first call, take the G
 from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly, on the thread that
 chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
 """
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
 
@@ -33,6 +34,7 @@ cdef const char* call_name(int call) noexcept nogil:
 
 cdef bint _loaded = False
 cdef bint _forked = False
+cdef bint _abandoned = False
 cdef bint _has_batch = False
 _library = None        # path of the library that the bindings opened
 _name = None           # rocm, software or cuda
@@ -52,6 +54,17 @@ cdef int check_usable() except -1:
 
 cdef bint forked() noexcept nogil:
     return _forked
+
+
+cdef void abandon(object owners):
+    """Give the device up: it may touch memory for ever, so from now on nothing of HIP's is freed.
+
+    `owners` are never collected, not even when the interpreter ends: a DMA may read what they own. Freeing
+    pinned memory would wait for the device, and so keep the process from ending.
+    """
+    global _abandoned
+    _abandoned = True
+    Py_INCREF(owners)
 
 
 cdef object runtime_name():
@@ -263,8 +276,12 @@ def load(str name, str path):
 
     original = paths.get_library_path
     paths.get_library_path = _this_library
+    problem = None
     try:
         status = <int>cyhip.hipGetDeviceCount(&count)
+    except RuntimeError as error:       # the library, or the symbol, could not be opened
+        problem = error
+        status = HIP_INVALID_VALUE
     finally:
         paths.get_library_path = original
     if not asked:
@@ -272,18 +289,20 @@ def load(str name, str path):
             f"HIP was used through hip-python's bindings before strata chose its runtime ({name}): the "
             "bindings open one library for good. Choose first, with strata.runtime.use() or "
             "STRATA_HIP_RUNTIME, then use HIP")
+    if problem is not None:
+        raise RuntimeNotFound(f"the {name} runtime ({path}) does not open: {problem}")
     _library = path
-    _name = name
-    _loaded = True
     if status != HIP_SUCCESS or count < 1:
         clear_last_error()
         raise RuntimeNotFound(
             f"the {name} runtime ({path}) has no device: hipGetDeviceCount gave status {status}, "
             f"{count} device(s)")
-    _resolve_symbols()
+    _resolve_symbols(name)
+    _name = name
+    _loaded = True
 
 
-def _resolve_symbols():
+def _resolve_symbols(name_of_runtime):
     """Call every symbol that strata uses once, so that no later call resolves, takes the GIL or raises."""
     global _has_batch
     cdef int device = 0
@@ -349,7 +368,7 @@ def _resolve_symbols():
     if not missing:
         cyhip.hipGetLastError()
         return
-    raise RuntimeNotFound(f"the {_name} runtime ({_library}) lacks a symbol that strata needs: {missing[0]}")
+    raise RuntimeNotFound(f"the {name_of_runtime} runtime ({_library}) lacks a symbol that strata needs: {missing[0]}")
 
 
 # --- the same calls for Python callers: set-up, tools and tests --------------------------------------
@@ -457,9 +476,9 @@ def pinned_alloc(size_t nbytes):
 
 
 def pinned_free(uintptr_t address):
-    """Free what `pinned_alloc` gave. Silent in a forked child, where nothing of HIP may be called."""
+    """Free what `pinned_alloc` gave. Silent in a forked child and once the device was given up."""
     cdef int status
-    if _forked:
+    if _forked or _abandoned:
         return
     with nogil:
         status = host_free(address)
@@ -478,7 +497,7 @@ def host_register(uintptr_t address, size_t nbytes):
 def host_unregister(uintptr_t address):
     """Undo `host_register`."""
     cdef int status
-    if _forked:
+    if _forked or _abandoned:
         return
     with nogil:
         status = <int>cyhip.hipHostUnregister(<void*>address)
@@ -499,7 +518,7 @@ def malloc(size_t nbytes):
 def free(uintptr_t address):
     """Free device memory."""
     cdef int status
-    if _forked:
+    if _forked or _abandoned:
         return
     with nogil:
         status = device_free(address)
@@ -517,7 +536,7 @@ def create_stream():
 def destroy_stream(uintptr_t stream):
     """Destroy a stream; its pending work still runs."""
     cdef int status
-    if _forked:
+    if _forked or _abandoned:
         return
     with nogil:
         status = stream_destroy(stream)
@@ -554,7 +573,7 @@ def create_event(bint timed=False, bint blocking_sync=True):
 
 def destroy_event(uintptr_t event):
     """Destroy an event."""
-    if _forked:
+    if _forked or _abandoned:
         return
     raise_status(CALL_EVENT_DESTROY, event_destroy(event))
 

@@ -38,6 +38,7 @@ cdef extern from *:
 # An abort is seen between two chunks: well under a millisecond at memory speed.
 cdef enum:
     CHUNK = 256 * 1024
+    LOOK_AGAIN_NS = 1000000
 
 
 # --- building and ending ----------------------------------------------------------------------------
@@ -259,14 +260,15 @@ cdef int host_ring_finish(HostRing* ring, int* call) noexcept nogil:
             else:
                 add(ring.counters.fence_errors, 1)
         last = (end - 1) % ring.size
-    if ring.claimed.load(memory_order_acquire) > ring.submitted:
-        control_stop(ring.control)           # claimed jobs that will never be submitted are dropped
     while ring.active.load(memory_order_acquire) != 0:
+        # Claimed jobs that will never be submitted are dropped. A worker may still claim one after this look.
+        if ring.claimed.load(memory_order_acquire) > ring.submitted:
+            control_stop(ring.control)
         heard = ring.idle.listen()
         if ring.active.load(memory_order_acquire) == 0:
             ring.idle.leave()
             break
-        ring.idle.sleep(heard, kForever)
+        ring.idle.sleep(heard, LOOK_AGAIN_NS)
     _hip.announce_acquire(&ring.idle)
     if last >= 0:
         if status == _hip.HIP_SUCCESS:
@@ -316,14 +318,14 @@ cdef void _worker_main(void* argument) noexcept nogil:
 
 
 cdef bint _has_work(HostRing* ring) noexcept nogil:
-    return (not ring.closing.load(memory_order_acquire)
+    return (not ring.closing.load(memory_order_acquire) and not ring.control.stop.load(memory_order_acquire)
             and ring.claimed.load(memory_order_acquire) < ring.available.load(memory_order_acquire))
 
 
 cdef int64_t _claim(HostRing* ring) noexcept nogil:
     """The next job in order, or -1."""
     cdef int64_t job = ring.claimed.load(memory_order_acquire)
-    while _has_work(ring) and not ring.control.stop.load(memory_order_acquire):
+    while _has_work(ring):
         if job < ring.available.load(memory_order_acquire):
             if ring.claimed.compare_exchange_weak(job, job + 1, memory_order_acq_rel):
                 _hip.announce_acquire(&ring.available)

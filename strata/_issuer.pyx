@@ -38,17 +38,19 @@ cdef void _issuer_main(void* argument) noexcept nogil:
     cdef Extent* command = NULL
     cdef atomic[int] never
     cdef int64_t done = 0
-    cdef int status = _hip.set_device(issuer.device)
+    cdef int status = _hip.HIP_NOT_READY         # of hipSetDevice, once there is something to do
     cdef int kind = COMMAND_ENTRIES
     never.store(0, memory_order_relaxed)
-    if status != _hip.HIP_SUCCESS:
-        control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_SET_DEVICE, status, -1, -1)
     while kind != COMMAND_QUIT:
         while not issuer.listed.wait(done + 1, never, kForever):
             pass
         _hip.announce_acquire(&issuer.listed)
         command = issuer.first if command == NULL else command.next.load(memory_order_acquire)
         kind = command.command
+        if status != _hip.HIP_SUCCESS:
+            status = _hip.set_device(issuer.device)
+            if status != _hip.HIP_SUCCESS:
+                control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_SET_DEVICE, status, -1, -1)
         if kind == COMMAND_ENTRIES:
             _issue(issuer, command)
         elif kind == COMMAND_FINISH:

@@ -84,7 +84,8 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil
 cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil
 cdef int pipeline_skip(Pipeline* p) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
-cdef int pipeline_synchronize_slot(Pipeline* p, int64_t entry) noexcept nogil
+cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
+cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
 cdef int pipeline_finish(Pipeline* p) noexcept nogil
 cdef int pipeline_abort(Pipeline* p) noexcept nogil
 cdef void pipeline_cancel(Pipeline* p) noexcept nogil

@@ -3,7 +3,7 @@
 Here entries are acquired, released and skipped; requests begin, grow, finish and abort. What must wait for
 another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
 """
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_order_release
@@ -98,6 +98,13 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
         return STEP_NO_MEMORY
     p.ring.copy_stream = copy_stream
     p.ring.compute_stream = compute_stream
+    if own_slots:
+        p.owned_stride = (slot_bytes + SLOT_ALIGNMENT - 1) // SLOT_ALIGNMENT * SLOT_ALIGNMENT
+        p.wanted = <size_t>(p.owned_stride * gpu_ring)
+        status = _hip.device_alloc(&p.owned_slots, p.wanted)
+        if status != _hip.HIP_SUCCESS:
+            p.owned_slots = 0
+            return _failed(p, _hip.CALL_MALLOC, status)
     if make_copy:
         status = _hip.stream_create(&p.ring.copy_stream)
         if status != _hip.HIP_SUCCESS:
@@ -115,12 +122,6 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     if status != _hip.HIP_SUCCESS:
         return _failed(p, _hip.CALL_EVENT_CREATE, status)
     if own_slots:
-        p.owned_stride = (slot_bytes + SLOT_ALIGNMENT - 1) // SLOT_ALIGNMENT * SLOT_ALIGNMENT
-        p.wanted = <size_t>(p.owned_stride * gpu_ring)
-        status = _hip.device_alloc(&p.owned_slots, p.wanted)
-        if status != _hip.HIP_SUCCESS:
-            p.owned_slots = 0
-            return _failed(p, _hip.CALL_MALLOC, status)
         for s in range(gpu_ring):
             p.ring.addresses[s] = p.owned_slots + <uintptr_t>(s * p.owned_stride)
     p.slots_are_lent = not own_slots
@@ -567,20 +568,30 @@ cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
     return STEP_OK
 
 
-cdef int pipeline_synchronize_slot(Pipeline* p, int64_t entry) noexcept nogil:
-    """Block the host until the bytes of a held entry have arrived."""
+cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
+    """Whether the bytes of a held entry have arrived: `STEP_OK`, or `STEP_BUSY`."""
     cdef Extent* extent = p.extents
     cdef int status
     if not p.running:
         return STEP_IDLE
+    if p.control.attention.load(memory_order_acquire):
+        return STEP_STOPPED
     if entry < p.issuer.consumed.get() or entry >= p.acquired:
         return STEP_ORDER
     while entry >= extent.first_entry + extent.n_entries:
         extent = extent.next.load(memory_order_acquire)
-    status = _hip.event_synchronize(p.ring.copied[(extent.ends[entry - extent.first_entry] - 1) % p.ring.size])
-    if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, _hip.CALL_EVENT_SYNCHRONIZE, status, entry)
-    return STEP_OK
+    status = _hip.event_query(p.ring.copied[(extent.ends[entry - extent.first_entry] - 1) % p.ring.size])
+    if status == _hip.HIP_SUCCESS:
+        return STEP_OK
+    if status == _hip.HIP_NOT_READY:
+        _hip.clear_last_error()
+        return STEP_BUSY
+    return _engine_failed(p, _hip.CALL_EVENT_QUERY, status, entry)
+
+
+cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil:
+    """Sleep, but no longer than until something demands the engine's attention."""
+    p.issuer.issued.wait(INT64_MAX, p.control.attention, nanoseconds)
 
 
 # --- the end of a request -------------------------------------------------------------------------------------
@@ -610,18 +621,19 @@ cdef int _end(Pipeline* p) noexcept nogil:
     """The issuer's and the host ring's end, and a drained copy stream."""
     cdef Extent* command
     cdef int step = STEP_OK
+    if p.listed == 0 and not p.issuer.dirty.load(memory_order_relaxed):
+        return STEP_OK
     p.issuer.finish_status = _hip.HIP_SUCCESS
     if not p.control.stop.load(memory_order_acquire) and _drained(p):
         return STEP_OK
-    if p.listed > 0 or p.issuer.dirty.load(memory_order_relaxed):
-        command = _new_command(COMMAND_FINISH)
-        if command == NULL:
-            p.broken = True
-            return STEP_NO_MEMORY
-        step = _run_command(p, command)
+    command = _new_command(COMMAND_FINISH)
+    if command == NULL:
+        p.broken = True
+        return STEP_NO_MEMORY
+    step = _run_command(p, command)
     if step != STEP_OK:
         return step
-    if p.listed > 0 and p.issuer.finish_status != _hip.HIP_SUCCESS:
+    if p.issuer.finish_status != _hip.HIP_SUCCESS:
         # Neither the copy stream nor the device can be waited for: what it may touch is never freed.
         control_fail(&p.control, WHO_ISSUER, -1, p.issuer.finish_call, p.issuer.finish_status, -1, -1)
         p.broken = True
@@ -639,7 +651,8 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
         destroy(extent)
         extent = following
     p.extents = extent
-    add(p.counters.wall_ns, now_ns() - p.began_ns)
+    if p.timing:
+        add(p.counters.wall_ns, now_ns() - p.began_ns)
     p.cursor = NULL
     p.running = False
 

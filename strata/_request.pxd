@@ -14,10 +14,12 @@ cdef class StreamerCore:
     cdef list owners                  # what the running request reads from
     cdef int64_t[27] totals           # counters of the requests that ended
     cdef int64_t stall_ns
+    cdef object current               # weak reference to the running Request
     cdef object __weakref__
 
     cdef int check_open(self) except -1
-    cdef object thread_states(self)
+    cdef object thread_states(self, Pipeline* p=*)
+    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1
 
 
 cdef class Request:

@@ -11,6 +11,8 @@ from strata.settings import BatchSettings
 
 DRIVER_TIMEOUT_S: float
 
+def check_timeout(name: str, value: object) -> float: ...
+
 class StreamerCore:
     slot_bytes: int
     gpu_ring: int

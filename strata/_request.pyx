@@ -11,6 +11,7 @@ from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
 import logging
 import warnings
+import weakref
 
 from strata cimport _hip
 from strata._control cimport WHO_ENGINE, WHO_ISSUER
@@ -22,10 +23,12 @@ from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_FAILED, STEP_HELD, STEP
                                STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_abort,
                                pipeline_acquire, pipeline_begin, pipeline_cancel, pipeline_close,
                                pipeline_extend, pipeline_finish, pipeline_new, pipeline_open, pipeline_progress,
-                               pipeline_release, pipeline_skip, pipeline_synchronize_slot,
+                               pipeline_pause, pipeline_release, pipeline_skip, pipeline_slot_arrived,
                                pipeline_wait_published)
 from strata._planner cimport PlanLimits
 from strata._threads cimport now_ns
+
+import numpy as np
 
 from strata.counters import Counters
 from strata.errors import RequestAborted, StallError, StrataError
@@ -37,6 +40,15 @@ cdef enum:
 
 # How long a thread of strata may stay in one driver call during a tear-down before the streamer is given up.
 DRIVER_TIMEOUT_S = 30.0
+
+
+def check_timeout(name, value):
+    """Seconds from 0, as a float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}; a number of seconds is wanted")
+    if not value >= 0:
+        raise ValueError(f"{name} is {value!r}; it must be at least 0 seconds")
+    return float(value)
 
 
 _KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
@@ -58,6 +70,11 @@ cdef object _as_counters(const int64_t* values):
     for k in range(N_COUNTERS):
         fields[_FIELDS[k]] = values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9
     return Counters(**fields)
+
+
+cdef int64_t _nanoseconds(seconds) except -1:
+    """Seconds as nanoseconds; what is longer than a century never ends."""
+    return <int64_t>min(float(seconds) * 1e9, 4e18)
 
 
 @cython.no_gc_clear
@@ -82,7 +99,7 @@ cdef class StreamerCore:
         self.gpu_ring = gpu_ring
         self.host_ring = host_ring
         memset(self.totals, 0, sizeof(self.totals))
-        self.stall_ns = 0 if stall_timeout is None else <int64_t>(stall_timeout * 1e9)
+        self.stall_ns = 0 if stall_timeout is None else _nanoseconds(stall_timeout)
         _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
         self.p = pipeline_new()
         if self.p == NULL:
@@ -173,10 +190,11 @@ cdef class StreamerCore:
             now[k] += self.totals[k]
         return _as_counters(now)
 
-    cdef object thread_states(self):
+    cdef object thread_states(self, Pipeline* p=NULL):
         """What each thread of strata is doing, in words."""
-        cdef Pipeline* p = self.p
         cdef int w
+        if p == NULL:
+            p = self.p
         parts = []
         entry = p.issuer.entry.load(memory_order_relaxed)
         call = _hip.call_name(p.issuer.call.load(memory_order_relaxed)).decode()
@@ -209,6 +227,17 @@ cdef class StreamerCore:
                     parts.append(f"worker {w} copies job {job} into buffer {job % self.host_ring}")
         return "; ".join(parts)
 
+    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1:
+        """Raise once nothing has moved for as long as the caller allows a wait without progress."""
+        cdef int64_t now = now_ns()
+        cdef int64_t current = pipeline_progress(self.p)
+        if current != progress[0]:
+            progress[0] = current
+            moved[0] = now
+        elif now - moved[0] >= self.stall_ns:
+            raise StallError(f"{waiting_for} and nothing moved for {self.stall_ns * 1e-9:g} s: {self.thread_states()}")
+        return 0
+
     def begin(self, limits, copies, lent_slots, uintptr_t compute_stream, settings):
         """Begin a request; see `strata.ExpertStreamer.begin`."""
         cdef PlanLimits plan
@@ -237,6 +266,7 @@ cdef class StreamerCore:
         request.core = self
         request.generation = self.p.generation
         request.settings_ = settings
+        self.current = weakref.ref(request)
         if copies is not None:
             try:
                 request.extend(copies)
@@ -256,7 +286,7 @@ cdef class StreamerCore:
         with nogil:
             for i in range(n):
                 for s in range(starts[i], starts[i + 1]):
-                    if offsets[s] > self.slot_bytes - nbytes[s]:
+                    if nbytes[s] > 0 and offsets[s] > self.slot_bytes - nbytes[s]:
                         bad = i
                         break
                 if bad >= 0:
@@ -279,20 +309,21 @@ cdef class StreamerCore:
         if self.busy:
             raise StrataError("this streamer is in use by another thread: cancel() its request there first")
         limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
-        self.busy = True
-        try:
-            with nogil:
-                step = pipeline_close(p, limit)
-        finally:
-            self.busy = False
-        states = self.thread_states() if step == STEP_HUNG else None
+        request = self.current() if self.current is not None else None
+        if p.running and request is not None:
+            p.driver_timeout_ns = limit
+            try:
+                (<Request>request)._abort("its streamer was closed")
+            except StrataError:
+                pass                        # broken: said below
+        # From here on no other thread finds the pipeline: cancel() may come at any time.
         self.p = NULL
-        if states is not None:
-            # Memory that the device or a thread may still touch is never freed, nor are its owners.
-            _leaked.append(self.owners)
-            self.owners = []
-            raise StrataError(f"closing a broken streamer: {states}; its memory, events and threads are left as "
-                              "they are on purpose")
+        with nogil:
+            step = pipeline_close(p, limit)
+        if step == STEP_HUNG:
+            _hip.abandon(self.owners)
+            raise StrataError(f"closing a broken streamer: {self.thread_states(p)}; its memory, events and threads are "
+                              "left as they are on purpose")
         self.owners = []
 
     def cancel(self):
@@ -306,16 +337,15 @@ cdef class StreamerCore:
         return bool(self.busy)
 
     def __dealloc__(self):
-        # Only where nobody closed it and `__del__` of the face did not run. Without the GIL: the threads may
-        # need it for a moment.
+        # Only where nobody closed it. Without the GIL: the threads may need it for a moment.
         cdef Pipeline* p = self.p
+        cdef int step = STEP_OK
         self.p = NULL
         if p != NULL and not _hip.forked():
             with nogil:
-                pipeline_close(p, 5000000000)
-
-
-_leaked = []
+                step = pipeline_close(p, 5000000000)
+            if step == STEP_HUNG:
+                _hip.abandon(self.owners)
 
 
 cdef class Request:
@@ -404,11 +434,13 @@ cdef class Request:
         cdef AcquiredSlot got
         cdef Slot slot
         cdef Pipeline* p = self.pipeline()
-        cdef int step = pipeline_acquire(p, &got)
+        cdef int step
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
+        step = pipeline_acquire(p, &got)
         if step != STEP_OK:
             while step == STEP_BUSY:
                 self._block(timeout)
-                timeout = 0 if timeout is not None else None
                 step = pipeline_acquire(p, &got)
             if step != STEP_OK:
                 self._raise(step)
@@ -420,7 +452,7 @@ cdef class Request:
         slot.nbytes = got.nbytes
         return slot
 
-    def skip(self, int64_t n=1):
+    def skip(self, n=1):
         """Pass the next `n` entries unread: their `used` records advance, no wait is queued.
 
         An entry skipped behind held slots advances when those are released.
@@ -429,21 +461,27 @@ cdef class Request:
         ------
         ValueError
             If `n` is negative.
+        TypeError
+            If `n` is no integer.
         IndexError, StrataError, RequestAborted, HipError
             As `acquire`.
         """
         cdef Pipeline* p = self.pipeline()
         cdef int step
-        if n < 0:
+        cdef int64_t left
+        if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
+            raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
+        if not 0 <= n < 2**62:
             raise ValueError(f"n is {n}; it must be at least 0")
-        while n > 0:
+        left = n
+        while left > 0:
             step = pipeline_skip(p)
             if step == STEP_BUSY:
                 self._block(None)
                 continue
             if step != STEP_OK:
                 self._raise(step)
-            n -= 1
+            left -= 1
 
     def __iter__(self):
         return self
@@ -598,7 +636,7 @@ cdef class Request:
         self.ended = why
         self.iterated = None
         if p.broken:
-            _leaked.append(self.core.owners)     # the device may still read them
+            _hip.abandon(self.core.owners)       # the device may still read them
         self.core.owners = []
 
     def _end_quietly(self):
@@ -652,15 +690,13 @@ cdef class Request:
         cdef int64_t slice_ns
         cdef int64_t target = p.acquired + 1
         if timeout is not None:
-            if timeout < 0:
-                raise ValueError(f"timeout is {timeout}; it must be at least 0")
-            deadline = now + <int64_t>(timeout * 1e9)
+            deadline = now + _nanoseconds(timeout)
         while p.issuer.issued.get() < target and not p.control.attention.load(memory_order_acquire):
             slice_ns = SLICE_NS
             if timeout is not None:
                 slice_ns = min(slice_ns, deadline - now)
                 if slice_ns <= 0:
-                    raise TimeoutError(f"entry {target - 1} was not published within the timeout: "
+                    raise TimeoutError(f"entry {target - 1} was not published within {timeout} s: "
                                        f"{core.thread_states()}")
             core.busy = True
             with nogil:
@@ -671,13 +707,8 @@ cdef class Request:
             if p.issuer.exited.load(memory_order_acquire):
                 p.broken = True
                 raise StrataError(f"entry {target - 1} will never be published: {core.thread_states()}")
-            if core.stall_ns:
-                if pipeline_progress(p) != progress:
-                    progress = pipeline_progress(p)
-                    moved = now
-                elif now - moved >= core.stall_ns and p.issuer.issued.get() < target:
-                    raise StallError(f"entry {target - 1} was not published and nothing moved for "
-                                     f"{core.stall_ns * 1e-9:g} s: {core.thread_states()}")
+            if core.stall_ns and p.issuer.issued.get() < target:
+                core.watch_stall(&progress, &moved, f"entry {target - 1} was not published")
 
     def _raise(self, int step):
         """End the request where the step demands it, and raise what the engine must know."""
@@ -772,19 +803,39 @@ cdef class Slot:
         request._raise(step)
 
     def synchronize(self):
-        """Block the host until the bytes have arrived."""
+        """Block the host until the bytes have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
+
+        Raises
+        ------
+        StrataError
+            If the slot was released before.
+        StallError, RequestAborted, HipError
+            As `Request.acquire`.
+        """
         cdef Request request = self.request
+        cdef StreamerCore core
         cdef Pipeline* p
+        cdef int64_t pause = 20000
+        cdef int64_t progress, moved
         cdef int step
         if request is None:
             raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
         p = request.pipeline()
-        request.core.busy = True
-        try:
+        core = request.core
+        step = pipeline_slot_arrived(p, self.entry)
+        if step == STEP_BUSY:
+            progress = pipeline_progress(p)
+            moved = now_ns()
+        while step == STEP_BUSY:
+            core.busy = True
             with nogil:
-                step = pipeline_synchronize_slot(p, self.entry)
-        finally:
-            request.core.busy = False
+                pipeline_pause(p, pause)
+                step = pipeline_slot_arrived(p, self.entry)
+            core.busy = False
+            pause = min(pause + pause // 2, 1000000)
+            PyErr_CheckSignals()
+            if core.stall_ns and step == STEP_BUSY:
+                core.watch_stall(&progress, &moved, f"the bytes of entry {self.entry} have not arrived")
         if step != STEP_OK:
             request._raise(step)
 

@@ -147,9 +147,7 @@ cdef class StagerCore:
         there = self.ring.ready[job % self.host_ring].get() >= job + 1
         if there:
             there = host_ring_wait_ready(self.ring, job, 0)
-        elif timeout is not None and timeout < 0:
-            raise ValueError(f"timeout is {timeout}; it must be at least 0")
-        left = None if timeout is None else int(timeout * 1e9)
+        left = None if timeout is None else int(min(timeout * 1e9, 4e18))
         while not there:
             self._raise_failure()
             if left is not None and left <= 0:
@@ -210,7 +208,7 @@ cdef class StagerCore:
         finally:
             self.busy = False
         if self.ring.broken:
-            _leaked.append(self.copies)
+            _hip.abandon(self.copies)
         self.copies = None
         _hip.raise_status(call, status)
         self._raise_failure()
@@ -251,7 +249,7 @@ cdef class StagerCore:
                 broken = ring.broken
                 host_ring_delete(ring, broken)
             if broken:
-                _leaked.append(self.copies)
+                _hip.abandon(self.copies)
                 self.station = NULL
         self.copies = None
         if self.station != NULL:
@@ -274,6 +272,3 @@ cdef class StagerCore:
             if self.station != NULL:
                 free(self.station.extent.job_entries)
                 destroy(self.station)
-
-
-_leaked = []

@@ -8,11 +8,12 @@ import weakref
 from types import TracebackType
 
 from strata import _hip, runtime
+from strata._request import check_timeout
 from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import StrataError
-from strata.streamer import _MAX_WORKERS, _count, _default_workers, _handle
+from strata.streamer import _MAX_RING, _MAX_WORKERS, _count, _default_workers, _flag, _handle, _host_bytes
 
 __all__ = ["HostStager"]
 
@@ -61,9 +62,8 @@ class HostStager:
         self, buffer_bytes: int, *, host_ring: int = 16, workers: int | None = None, stage_batch: int = 1
     ) -> None:
         buffer_bytes = _count("buffer_bytes", buffer_bytes, 1, 2**46)
-        host_ring = _count("host_ring", host_ring, 1, 2**31)
-        if host_ring * buffer_bytes > 2**46:
-            raise ValueError(f"host_ring is {host_ring}: {host_ring * buffer_bytes} bytes are more than any host has")
+        host_ring = _count("host_ring", host_ring, 1, _MAX_RING)
+        _host_bytes(host_ring, buffer_bytes)
         if workers is not None:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
         stage_batch = min(max(_count("stage_batch", stage_batch, -(2**62), 2**62), 1), host_ring)
@@ -129,7 +129,7 @@ class HostStager:
             if large.size:
                 raise ValueError(f"entry {int(large[0])} needs {int(extents[large[0]])} bytes and a buffer has "
                                  f"{self.buffer_bytes}: make buffer_bytes larger")
-        self._core.start(copies, self.stage_batch if long_prefill else 1)
+        self._core.start(copies, self.stage_batch if _flag("long_prefill", long_prefill) else 1)
 
     def wait(self, job: int, timeout: float | None = None) -> int:
         """Wait until a job's bytes lie in its buffer.
@@ -150,6 +150,8 @@ class HostStager:
         HipError
             If a worker failed.
         """
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
         return self._core.wait(_count("job", job, 0, 2**62), timeout)
 
     def submitted(self, job: int, stream: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import operator
 import os
 import sys
 import weakref
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strata import _hip, runtime
-from strata._request import Request, StreamerCore
+from strata._request import Request, StreamerCore, check_timeout
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import HipError, StrataError
@@ -26,6 +27,8 @@ __all__ = ["ExpertStreamer"]
 logger = logging.getLogger("strata")
 
 _MAX_WORKERS = 64
+_MAX_RING = 2**20
+_SLOT_ALIGNMENT = 256
 _EXIT_TIMEOUT_S = 5.0
 _SINGLE = BatchSettings()
 _open: weakref.WeakSet[ExpertStreamer] = weakref.WeakSet()
@@ -98,15 +101,17 @@ class ExpertStreamer:
     ) -> None:
         slot_bytes = _count("slot_bytes", slot_bytes, 1, 2**62)
         if gpu_ring is not None:
-            gpu_ring = _count("gpu_ring", gpu_ring, 1, 2**31)
+            gpu_ring = _count("gpu_ring", gpu_ring, 1, _MAX_RING)
         if host_ring is not None:
-            host_ring = _count("host_ring", host_ring, 1, 2**31)
+            host_ring = _count("host_ring", host_ring, 1, _MAX_RING)
         if workers is not None:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
         if settings is not None and not isinstance(settings, BatchSettings):
             raise TypeError(f"settings is {settings!r}; a strata.BatchSettings is wanted")
-        if stall_timeout is not None and not stall_timeout > 0:
-            raise ValueError(f"stall_timeout is {stall_timeout!r}; a positive number of seconds is wanted")
+        if stall_timeout is not None and check_timeout("stall_timeout", stall_timeout) == 0:
+            raise ValueError("stall_timeout is 0; a positive number of seconds is wanted")
+        if timing is not None:
+            timing = _flag("timing", timing)
         if submission not in ("single", "group"):
             raise ValueError(f"submission is {submission!r}; 'single' or 'group' is allowed")
         copy_stream = _handle("copy_stream", copy_stream)
@@ -130,12 +135,11 @@ class ExpertStreamer:
             gpu_ring = gpu_ring_from_env(free_bytes=free, slot_bytes=slot_bytes)
         if slots is None:
             free, total = _on_device(self._device, _hip.memory_info)
-            if gpu_ring * slot_bytes > total:
-                raise ValueError(f"gpu_ring is {gpu_ring}: {gpu_ring * slot_bytes} bytes for slots of {slot_bytes} "
-                                 f"bytes are more than the device's {total} ({free} free)")
-        if host_ring * slot_bytes > 2**46:
-            raise ValueError(f"host_ring is {host_ring}: {host_ring * slot_bytes} bytes for buffers of {slot_bytes} "
-                             "bytes are more than any host has")
+            needed = gpu_ring * -(-slot_bytes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+            if needed > total:
+                raise ValueError(f"gpu_ring is {gpu_ring}: {needed} bytes for slots of {slot_bytes} bytes are more "
+                                 f"than the device's {total} ({free} free)")
+        _host_bytes(host_ring, slot_bytes)
         if timing is None:
             timing = timing_from_env()
         self._given = settings
@@ -254,8 +258,7 @@ class ExpertStreamer:
         """
         if copies is not None and not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
-        if not isinstance(long_prefill, (bool, np.bool_)):
-            raise TypeError(f"long_prefill is {long_prefill!r}; True or False is wanted")
+        long_prefill = _flag("long_prefill", long_prefill)
         compute_stream = _handle("compute_stream", compute_stream)
         core = self._core
         stream = core.compute_stream if compute_stream is None else compute_stream
@@ -308,6 +311,23 @@ def _count(name: str, value: object, least: int, most: int) -> int:
     return int(value)
 
 
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}; True or False is wanted")
+    return bool(value)
+
+
+def _host_bytes(host_ring: int, buffer_bytes: int) -> None:
+    """Refuse a host ring that is larger than the host's memory."""
+    needed = host_ring * buffer_bytes
+    most = 2**46
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > most:
+        raise ValueError(f"host_ring is {host_ring}: {needed} bytes for buffers of {buffer_bytes} bytes are more than "
+                         f"the host's {most}")
+
+
 def _handle(name: str, value: object) -> int | None:
     """Check a raw stream handle. Objects of torch or CuPy carry theirs as an attribute: say which."""
     if value is None:
@@ -322,8 +342,15 @@ def _handle(name: str, value: object) -> int | None:
 
 def _lent(name: str, slots: object, slot_bytes: int, device: int) -> npt.NDArray[np.uintp]:
     """Check lent slots: device addresses, distinct and apart by a slot's bytes at least."""
-    given = slots if isinstance(slots, np.ndarray) else np.asarray(slots if isinstance(slots, (list, tuple)) else
-                                                                   list(slots))  # type: ignore[call-overload]
+    if not isinstance(slots, np.ndarray):
+        try:
+            values = [operator.index(address) for address in slots]  # type: ignore[attr-defined]
+        except TypeError:
+            raise TypeError(f"{name} is {slots!r}; a sequence of device addresses (int) is wanted") from None
+        if any(not 0 <= address < 2**64 for address in values):
+            raise ValueError(f"{name} has a value outside 0 to 2**64 - 1; device addresses are wanted")
+        slots = np.array(values, dtype=np.uint64)
+    given = slots
     if given.ndim != 1:
         raise ValueError(f"{name} has {given.ndim} dimensions; 1 is wanted")
     if given.shape[0] == 0:
@@ -332,7 +359,7 @@ def _lent(name: str, slots: object, slot_bytes: int, device: int) -> npt.NDArray
         raise TypeError(f"{name} has dtype {given.dtype}; integer device addresses are wanted")
     if given.dtype.kind == "i" and int(given.min()) < 0:
         raise ValueError(f"{name} has {int(given.min())}; a device address is positive")
-    addresses = np.ascontiguousarray(given, dtype=np.uintp)
+    addresses = np.array(given, dtype=np.uintp)  # a copy: later edits of the caller's do not matter
     order = np.argsort(addresses, kind="stable")
     if int(addresses[order[0]]) == 0:
         raise ValueError(f"{name}[{int(order[0])}] is 0; a device address is wanted")
@@ -347,7 +374,7 @@ def _lent(name: str, slots: object, slot_bytes: int, device: int) -> npt.NDArray
         for end in (address, address + slot_bytes - 1):
             kind, where = _hip.memory_type(end)
             if kind not in (2, 3):
-                raise ValueError(f"{name}[{k}] is {address:#x}, whose {slot_bytes} bytes are not all memory of a device "
+                raise ValueError(f"{name}[{k}] is {address:#x}, whose {slot_bytes} bytes are not all device memory "
                                  f"of the {runtime.current()} runtime")
             if where != device:
                 raise ValueError(f"{name}[{k}] lies on device {where}; the streamer's is {device}")

@@ -41,8 +41,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the report there, too")
     parser.add_argument("--submission", choices=("single", "group"), default="single",
                         help="copies one by one, or a group a call where the runtime can (default: single)")
-    parser.add_argument("--timing", action="store_true",
-                        help="split stalls in the timed passes themselves, not in a pass of its own")
+    parser.add_argument("--separate-timing", action="store_true",
+                        help="time without reading clocks inside, and split the stalls in one more pass")
     parser.set_defaults(run=run)
 
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             pool_bytes=arguments.pool,
             repeat=arguments.repeat,
             submission=arguments.submission,
-            timing=arguments.timing,
+            separate_timing=arguments.separate_timing,
             say=progress,
         )
     except (InputError, RuntimeNotFound, SettingsError) as problem:

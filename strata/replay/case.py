@@ -41,7 +41,7 @@ class Case:
     gpu_ring, host_ring : int
         Depths of the rings.
     arms : dict of str to BatchSettings
-        The settings that were recorded, by name; clamped to the rings.
+        The settings that were recorded, by name.
     counters : dict of str to dict of str to int
         What each arm must count in a warmed request; an arm may be missing.
     """
@@ -81,7 +81,7 @@ class Case:
     def expected(self, settings: BatchSettings) -> dict[str, int] | None:
         """Return the recorded counters of the arm with these (clamped) settings, or None."""
         for name, recorded in self.arms.items():
-            if recorded == settings and name in self.counters:
+            if recorded.clamped(self.gpu_ring, self.host_ring) == settings and name in self.counters:
                 return self.counters[name]
         return None
 
@@ -143,8 +143,7 @@ def _checked(name: str, data: Mapping[str, Any]) -> Case:
         where = f"arms[{arm!r}]"
         if not isinstance(batches, dict):
             raise InputError(f"{where} is {_short(batches)}; an object with {', '.join(_BATCHES)} is wanted")
-        chosen = BatchSettings(*(_integer(batches, batch, 1, f"{where}.") for batch in _BATCHES))
-        arms[arm] = chosen.clamped(gpu_ring, host_ring)
+        arms[arm] = BatchSettings(*(_integer(batches, batch, 1, f"{where}.") for batch in _BATCHES))
     return Case(name, expert_bytes, direct, staged, _direct_first(data), gpu_ring, host_ring, arms,
                 _counters(data, arms))
 

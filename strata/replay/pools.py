@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,9 @@ __all__ = ["Sources", "source_offsets"]
 
 _ALIGNMENT = 64
 _SEED = 20_240_229
+_FILL_PART = 2**26  # bytes, each with a generator of its own
 _FILL_WORDS = 2**15  # of 8 bytes: what is generated stays in the cache until it is stored
+_FILL_THREADS = 8
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -88,7 +92,6 @@ class Sources:
             raise InputError(f"pool is {pool_bytes} bytes; one entry of this case needs {case.expert_bytes}")
         n = len(case)
         staged = case.is_staged()
-        generator = np.random.Generator(np.random.SFC64(_SEED))
         self._pools: dict[bool, _Bytes] = {}
         self._staged = staged
         self._nbytes = case.expert_bytes
@@ -100,12 +103,12 @@ class Sources:
                 continue
             size = min(pool_bytes, count * case.expert_bytes)
             pool = _pageable(size) if pageable else pinned_empty(size, np.uint8)
-            _fill(pool, generator)
             offsets = source_offsets(size, case.expert_bytes, count)
             self._pools[pageable] = pool
             self._offsets[staged == pageable] = offsets
             addresses[staged == pageable] = np.uint64(pool.ctypes.data) + offsets.astype(np.uint64)
             self.pool_bytes[kind] = size
+        _fill_all(self._pools.values())
         self.distinct = len(np.unique(addresses))
         self.copies = ExpertCopies(addresses, np.full(n, case.expert_bytes, np.int64))
         if not np.array_equal(self.copies.staged != 0, staged):
@@ -129,11 +132,19 @@ def _pageable(nbytes: int) -> _Bytes:
     return memory[begin : begin + nbytes]
 
 
-def _fill(pool: _Bytes, generator: np.random.Generator) -> None:
-    """Fill with a reproducible pattern that repeats nowhere."""
-    words = pool[: len(pool) // 8 * 8].view(np.uint64)
+def _fill_all(pools: Iterable[_Bytes]) -> None:
+    """Fill with a reproducible pattern; on several threads, since memory's first touch is slow."""
+    parts = [pool[begin : begin + _FILL_PART] for pool in pools for begin in range(0, len(pool), _FILL_PART)]
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1, _FILL_THREADS) or 1) as threads:
+        for _ in threads.map(_fill, parts, range(len(parts))):
+            pass
+
+
+def _fill(part: _Bytes, number: int) -> None:
+    generator = np.random.Generator(np.random.SFC64((_SEED, number)))
+    words = part[: len(part) // 8 * 8].view(np.uint64)
     for begin in range(0, len(words), _FILL_WORDS):
-        part = words[begin : begin + _FILL_WORDS]
-        part[:] = generator.integers(0, 2**64, len(part), dtype=np.uint64)
-    rest = pool[len(words) * 8 :]
+        some = words[begin : begin + _FILL_WORDS]
+        some[:] = generator.integers(0, 2**64, len(some), dtype=np.uint64)
+    rest = part[len(words) * 8 :]
     rest[:] = generator.integers(0, 256, len(rest), dtype=np.uint8)

@@ -38,6 +38,8 @@ class Arm:
 
     Attributes
     ----------
+    asked : BatchSettings
+        As given.
     settings : BatchSettings
         Clamped to the rings.
     nbytes : int
@@ -58,6 +60,7 @@ class Arm:
         Of passes with timing on.
     """
 
+    asked: BatchSettings
     settings: BatchSettings
     nbytes: int
     expected: dict[str, int]
@@ -75,12 +78,7 @@ class Arm:
     @property
     def name(self) -> str:
         """The settings as they are written: ``8/16/16``."""
-        return "/".join(map(str, self.triple))
-
-    @property
-    def triple(self) -> list[int]:
-        """The settings as ``[copy_batch, stage_batch, stage_copy_batch]``."""
-        return [self.settings.copy_batch, self.settings.stage_batch, self.settings.stage_copy_batch]
+        return "/".join(map(str, _triple(self.settings)))
 
     @property
     def ok(self) -> bool:
@@ -113,7 +111,8 @@ class Arm:
     def as_dict(self) -> dict[str, Any]:
         """Return the arm as JSON wants it."""
         return {
-            "settings": self.triple,
+            "settings": _triple(self.settings),
+            "settings_asked": _triple(self.asked),
             "counters": {k: v for k, v in self.counters.as_dict().items() if not k.endswith("_s")},
             "expected": self.expected,
             "expected_from": "case" if self.recorded else "plan",
@@ -141,7 +140,7 @@ class Report:
     pool_bytes: dict[str, int]
     distinct_sources: int
     repeat: int
-    timing: bool
+    separate_timing: bool
 
     @property
     def ok(self) -> bool:
@@ -162,7 +161,7 @@ class Report:
             "pool_bytes": self.pool_bytes,
             "distinct_sources": self.distinct_sources,
             "repeat": self.repeat,
-            "stall_from": "the timed passes" if self.timing else "a pass of its own",
+            "stall_from": "a pass of its own" if self.separate_timing else "the timed passes",
             "library": self.about["library"],
             "versions": {
                 "strata": strata.__version__,
@@ -213,11 +212,14 @@ class Report:
         head = ["counter", *(text for name in names for text in (name, "expected"))]
         lines += _table(head, self._counter_rows())
         for arm in self.arms:
+            if arm.asked != arm.settings:
+                asked = "/".join(map(str, _triple(arm.asked)))
+                lines.append(f"{arm.name}: {asked}, clamped to the rings")
             if not arm.recorded:
                 lines.append(f"{arm.name}: the case has no counters for it; expected ones are the plan's")
         lines.append("")
         lines += _table(["", *names], self._result_rows())
-        where = "the timed passes" if self.timing else "one more pass with timing on"
+        where = "one more pass" if self.separate_timing else "the timed passes (medians)"
         lines += ["", f"seconds by where they went, from {where} (threads overlap, so they do not add up)"]
         stalls = [arm.stall for arm in self.arms]
         lines += _table(["", *names],
@@ -254,6 +256,10 @@ class Report:
             [f"seconds (median of {self.repeat})", *(f"{arm.seconds:.3f}" for arm in arms)],
             ["GB/s", *(f"{arm.gb_per_s:.2f}" for arm in arms)],
         ]
+
+
+def _triple(settings: BatchSettings) -> list[int]:
+    return [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

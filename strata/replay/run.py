@@ -1,4 +1,4 @@
-"""The passes of a replay in order: arm by arm the check and the stall split, then all arms timed in turn."""
+"""The passes of a replay in order: every arm checked, then all arms timed in turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replay(
     pool_bytes: int = 2**30,
     repeat: int = 3,
     submission: str = "single",
-    timing: bool = False,
+    separate_timing: bool = False,
     say: Say = lambda text: None,
 ) -> Report:
     """Stream a case at each of some settings, check every byte and every counter, and time it.
@@ -45,9 +45,9 @@ def replay(
         Timed passes of each arm, 1 or more.
     submission : {"single", "group"}, optional
         How copies are submitted; see `strata.ExpertStreamer`.
-    timing : bool, optional
-        Split stalls in the timed passes themselves, at the price of their reading the clock, and not in a
-        pass of its own.
+    separate_timing : bool, optional
+        Time without clocks inside, and split the stalls in one more pass of each arm. Default: the timed
+        passes are split themselves, which costs them some readings of the clock an entry.
     say : callable, optional
         Called with a line of progress, often.
 
@@ -64,39 +64,40 @@ def replay(
 
     Notes
     -----
-    An arm's streamers first serve a short request that uses every slot, so that each pass finds them warmed.
-    One streamer of an arm checks its bytes and splits its stalls; another, without clocks, is timed, and
-    those of all arms are open then, since the arms take turns.
+    Each arm has a streamer of its own, and those of all arms are open while the arms take turns. A short
+    request that uses every slot comes first, so that each pass finds the rings warmed.
     """
     about = runtime.describe()
     say("filling the pools")
     sources = Sources(case, pool_bytes)
     copies = sources.copies
-    wanted = [chosen.clamped(case.gpu_ring, case.host_ring) for chosen in settings or case.arms.values()]
-    arms = [_arm(case, chosen, copies) for chosen in wanted or [_NO_SETTINGS]]
+    wanted = list(settings) or list(case.arms.values()) or [_NO_SETTINGS]
+    arms = [_arm(case, asked, copies) for asked in wanted]
 
-    for arm in arms:
-        with _warmed(case, arm.settings, copies, submission, not timing) as streamer:
+    with ExitStack() as stack:
+        streamers = [
+            stack.enter_context(_warmed(case, arm.settings, copies, submission, not separate_timing))
+            for arm in arms
+        ]
+        for arm, streamer in zip(arms, streamers, strict=True):
             arm.submission = streamer.submission
             checked = check_pass(streamer, sources, _counting(say, f"checking {arm.name}", len(case)))
             _note_check(arm, checked)
-            if not timing:
-                say(f"splitting the stalls of {arm.name}")
-                _, counters = timed_pass(streamer, copies)
-                arm.note_counters(counters)
-                arm.stalls.append(counters)
-    with ExitStack() as stack:
-        streamers = [
-            stack.enter_context(_warmed(case, arm.settings, copies, submission, timing)) for arm in arms
-        ]
         for turn in range(repeat):
             for arm, streamer in zip(arms, streamers, strict=True):
                 say(f"timing {arm.name}, pass {turn + 1} of {repeat}")
                 seconds, counters = timed_pass(streamer, copies)
                 arm.samples.append(seconds)
                 arm.note_counters(counters)
-                if timing:
+                if not separate_timing:
                     arm.stalls.append(counters)
+    if separate_timing:
+        for arm in arms:
+            say(f"splitting the stalls of {arm.name}")
+            with _warmed(case, arm.settings, copies, submission, True) as streamer:
+                _, counters = timed_pass(streamer, copies)
+            arm.note_counters(counters)
+            arm.stalls.append(counters)
     return Report(
         case=case,
         about=about,
@@ -104,7 +105,7 @@ def replay(
         pool_bytes=sources.pool_bytes,
         distinct_sources=sources.distinct,
         repeat=repeat,
-        timing=timing,
+        separate_timing=separate_timing,
     )
 
 
@@ -128,13 +129,15 @@ def _warmed(
         yield streamer
 
 
-def _arm(case: Case, settings: BatchSettings, copies: ExpertCopies) -> Arm:
+def _arm(case: Case, asked: BatchSettings, copies: ExpertCopies) -> Arm:
     """Make an arm, with what it must count: from the case where it was recorded, else from the plan."""
+    settings = asked.clamped(case.gpu_ring, case.host_ring)
     recorded = case.expected(settings)
     plan = CopyPlan(
         copies.jobs(), gpu_ring=case.gpu_ring, host_ring=case.host_ring, settings=settings)
     n = len(case)
     return Arm(
+        asked=asked,
         settings=settings,
         nbytes=case.nbytes,
         expected=dict(recorded if recorded is not None else plan.counts()),

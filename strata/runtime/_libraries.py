@@ -15,6 +15,18 @@ from strata.runtime import cuda, software
 
 logger = logging.getLogger("strata")
 
+# What strata calls (see docs/hip_symbols.md); hipMemcpyBatchAsync alone may be missing.
+NEEDED = (
+    "hipGetDeviceCount", "hipGetDevice", "hipSetDevice", "hipDeviceGetName", "hipDeviceGetAttribute",
+    "hipDeviceSynchronize", "hipRuntimeGetVersion", "hipDriverGetVersion", "hipMemGetInfo", "hipGetLastError",
+    "hipPeekAtLastError", "hipGetErrorName", "hipGetErrorString", "hipMalloc", "hipFree", "hipHostMalloc",
+    "hipHostFree", "hipHostRegister", "hipHostUnregister", "hipPointerGetAttributes", "hipMemcpy",
+    "hipMemcpyAsync", "hipMemsetAsync", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize",
+    "hipStreamQuery", "hipStreamWaitEvent", "hipStreamGetDevice", "hipLaunchHostFunc",
+    "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord", "hipEventQuery", "hipEventSynchronize",
+    "hipEventElapsedTime",
+)
+
 _INTEGRATED = 16  # hipDeviceAttributeIntegrated, HIP 6 and later
 _ROCM_NAME = re.compile(r"libamdhip64\.so(\.\d+)*$|amdhip64(_\d+)?\.dll$", re.IGNORECASE)
 
@@ -31,6 +43,10 @@ def find(name: str) -> str:
         path = software.library_path()
         if not path.exists():
             raise RuntimeNotFound(f"the software runtime is missing from this installation: no {path}")
+        try:
+            _ask(str(path))
+        except _Unfit as reason:
+            raise RuntimeNotFound(f"the software runtime ({path}) is unfit: {reason}") from None
         return str(path)
     if name == "cuda":
         path = cuda.library_path()
@@ -87,6 +103,9 @@ def _ask(path: str) -> None:
         status = library.hipGetDeviceCount(ctypes.byref(count))
     except AttributeError:
         raise _Unfit("it has no hipGetDeviceCount") from None
+    missing = [name for name in NEEDED if not hasattr(library, name)] if status == 0 else []
+    if missing:
+        raise _Unfit(f"it lacks {', '.join(missing)}")
     if status != 0:
         raise _Unfit(f"hipGetDeviceCount gave {_status_name(library, status)} ({status})")
     if count.value < 1:

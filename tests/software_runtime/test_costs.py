@@ -147,25 +147,23 @@ def test_expensive_dependencies_make_grouping_worth_it(hip, device):
     control.cost("copy", stream_ns=40 * US)
     control.cost("record", stream_ns=55 * US)
 
-    def run(group: int) -> int:
+    def run(group: int) -> None:
         with control.hold(stream):
             control.delay(stream, 1)
-            hip.do("StreamSynchronize", 0)
             for k in range(96):
                 hip.do("MemcpyAsync", target, source, N, HOST_TO_DEVICE, stream)
                 if (k + 1) % group == 0:
                     hip.do("EventRecord", event, stream)
-        before = sum(control.spent(kind).stream_ns for kind in ("copy", "record"))
         hip.do("StreamSynchronize", stream)
-        return sum(control.spent(kind).stream_ns for kind in ("copy", "record")) - before
 
-    control.clear_costs()
-    control.cost("copy", stream_ns=40 * US)
-    control.cost("record", stream_ns=55 * US)
+    def spent_on_stream() -> int:
+        return control.spent("copy").stream_ns + control.spent("record").stream_ns
+
+    before = spent_on_stream()
     run(1)
-    single = control.spent("copy").stream_ns + control.spent("record").stream_ns
+    single = spent_on_stream() - before
     run(8)
-    grouped = control.spent("copy").stream_ns + control.spent("record").stream_ns - single
+    grouped = spent_on_stream() - before - single
     assert single == 96 * 95 * US
     assert grouped == (96 * 40 + 12 * 55) * US
 
@@ -182,3 +180,17 @@ def test_costs_are_checked(hip):
     ]:
         with pytest.raises(control.ControlError, match=text):
             call()
+
+
+def test_new_stream_on_an_old_place_starts_with_a_new_clock(hip):
+    """An hour that a stream was charged for, without waiting, is not its successor's."""
+    control.configure(schedule="lazy")
+    old = hip.stream()
+    control.delay(old, 3_600_000_000 * US)
+    hip.do("StreamSynchronize", old)
+    hip.do("StreamDestroy", old)
+    control.configure(schedule="timed")
+    new = hip.stream()
+    control.delay(new, 1)
+    hip.do("StreamSynchronize", new)
+    hip.do("StreamDestroy", new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
@@ -82,8 +83,6 @@ def test_lazy_is_forced_by_every_call_that_must_wait(hip, device, bench, forcing
         hip.do("Memcpy", other, bench.source, N, HOST_TO_DEVICE)
     elif forcing == "pageable":
         back = bytearray(N)
-        import ctypes
-
         hip.do("MemcpyAsync", ctypes.addressof((ctypes.c_char * N).from_buffer(back)), bench.slots, N,
                DEVICE_TO_HOST, blocking)  # fmt: skip
         assert back == b"\1" * N

@@ -190,6 +190,7 @@ def test_copy_that_fails_when_it_runs_is_reported_until_synchronized(hip, bench)
     hip.do("EventRecord", bench.event, bench.stream)
     early = bench.event
     late = bench.device.event()
+    hip.do("EventSynchronize", early)
     bench.put(2)
     assert bench.copy() == SUCCESS
     hip.do("EventRecord", late, bench.stream)

@@ -190,6 +190,19 @@ std::int64_t stream_clock(Stream& stream) {
   return kept.clock;
 }
 
+void reset_stream_clock(Stream& stream) {
+  StreamCosts* kept = stream.costs.load(std::memory_order_acquire);
+  if (kept == nullptr) return;
+  std::lock_guard<std::mutex> lock(kept->mutex);
+  kept->clock = 0;
+  kept->ends.fill(0);
+}
+
+void reset_stream_clocks() {
+  Runtime& rt = runtime();
+  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) reset_stream_clock(*rt.streams.at(place));
+}
+
 void update_cost_mode() {
   Costs& c = costs();
   bool any = time_is_simulated() || c.per_byte_ns.load() != 0.0;

@@ -32,6 +32,10 @@ CostTotals cost_totals();
 // What the stream's clock says, in nanoseconds of the steady clock; 0 before its first cost.
 std::int64_t stream_clock(Stream& stream);
 
+// Sets a stream's clock to the past: a new stream on an old place, or another configuration.
+void reset_stream_clock(Stream& stream);
+void reset_stream_clocks();
+
 // Copies and fills move no bytes and only take time.
 extern std::atomic<bool> g_time_is_simulated;
 inline bool time_is_simulated() noexcept { return g_time_is_simulated.load(std::memory_order_relaxed); }

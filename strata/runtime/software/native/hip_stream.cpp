@@ -2,6 +2,7 @@
 
 #include "calls.hpp"
 #include "checker.hpp"
+#include "costs.hpp"
 #include "demand.hpp"
 #include "runtime.hpp"
 
@@ -44,6 +45,7 @@ hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned int flags) {
     made->failed_seq = 0;
     made->fruitless = 0;
   }
+  reset_stream_clock(*made);
   if (call.checked()) checker_stream_made(*made);
   *stream = static_cast<hipStream_t>(rt.streams.publish(made));
   return call.finish(hipSuccess);

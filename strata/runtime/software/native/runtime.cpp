@@ -80,6 +80,7 @@ void adopt(Runtime& rt, const Configuration& wanted) {
   rt.schedule.store(wanted.schedule);
   rt.devices.store(wanted.devices);
   g_time_is_simulated.store(wanted.schedule == Schedule::Timed);
+  reset_stream_clocks();
   seed_demand(wanted.seed, wanted.idle_ns);
   set_mode(kModeNull, wanted.schedule == Schedule::Null);
   set_mode(kModeNoDevice, wanted.devices == 0);

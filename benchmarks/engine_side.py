@@ -1,0 +1,78 @@
+"""The engine's side: acquire and release of entries that are published, from Python and from Cython."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import strata
+from benchmarks.measuring import Row, null_runtime, show
+from benchmarks.native import load
+
+N = 100_000
+NBYTES = 64
+
+
+def from_python(request: strata.Request) -> None:
+    """Acquire and release by name."""
+    for _ in range(N):
+        request.acquire().release()
+
+
+def by_iteration(request: strata.Request) -> None:
+    """Iterate."""
+    for _ in request:
+        pass
+
+
+def measure(consume: Callable[[strata.Request], object], streamer: strata.ExpertStreamer,
+            copies: strata.ExpertCopies, until_issued: Callable[[strata.Request, int], None]) -> float:
+    """Nanoseconds an entry: the median of five requests, after one that is not counted."""
+    samples = []
+    for _ in range(6):
+        with streamer.begin(copies) as request:
+            until_issued(request, N)
+            began = time.perf_counter_ns()
+            consume(request)
+            samples.append((time.perf_counter_ns() - began) / N)
+    return statistics.median(samples[1:])
+
+
+def main() -> None:
+    """Measure and print."""
+    null_runtime()
+    loops = load()
+    weights = strata.pinned_empty((N, NBYTES), np.uint8)
+    copies = strata.ExpertCopies.from_buffers(list(weights), pinned=True)
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    rows: list[Row] = []
+    with strata.ExpertStreamer(NBYTES, gpu_ring=N + 1, settings=strata.BatchSettings(), timing=False) as streamer:
+        for name, consume, most in (
+            ("from Cython", loops.consume, 100),
+            ("from Python, acquire and release", from_python, 1000),
+            ("from Python, iteration", by_iteration, 1000),
+        ):
+            took = measure(consume, streamer, copies, loops.until_issued)
+            rows.append((name, f"{took:.0f} ns", f"{most} ns", took <= most))
+        busy = threading.Thread(target=compute)
+        busy.start()
+        try:
+            took = measure(from_python, streamer, copies, loops.until_issued)
+        finally:
+            stop.set()
+            busy.join()
+        rows.append(("from Python, beside a thread that computes", f"{took:.0f} ns", "3000 ns", took <= 3000))
+    show(f"engine's side of {N:,} published entries, null schedule, per entry", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What all tests share: the software runtime, chosen once, and a look at what a test left alive."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import strata
+from strata.runtime.software import control
+
+#: These folders make HIP objects of their own, or none, and count them themselves.
+OWN_ACCOUNTS = ("software_runtime", "cuda_runtime")
+
+#: What is compared. Threads and pending operations of a destroyed stream end a moment later.
+HANDLES = (
+    "streams",
+    "events",
+    "device_allocations",
+    "device_bytes",
+    "pinned_allocations",
+    "pinned_bytes",
+    "registered_ranges",
+    "registered_bytes",
+)
+
+_passed = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _software_runtime() -> None:
+    """Every test of this process runs on the software runtime; the bindings open one library for good."""
+    strata.runtime.use("software")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    report = yield
+    if report.when == "call":
+        item.stash[_passed] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_alive(request: pytest.FixtureRequest, _software_runtime: None) -> Iterator[None]:
+    """Streams, events and memory are back to what they were. (A failed test's frames keep theirs.)"""
+    if any(part in OWN_ACCOUNTS for part in request.node.path.parts):
+        yield
+        return
+    before = control.live()
+    yield
+    if not request.node.stash.get(_passed, False):
+        return
+    gc.collect()
+    after = control.live()
+    # Less than before: what an earlier, failed test had kept.
+    assert {key: after[key] for key in HANDLES if after[key] > before[key]} == {}
+
+
+@pytest.fixture
+def software(_nothing_left_alive: None) -> Iterator[object]:
+    """`strata.runtime.software.control`, with configuration, faults and costs put back afterwards."""
+    configuration = control.configuration()
+    yield control
+    control.clear_injections()
+    control.release_hangs()
+    control.clear_costs()
+    control.configure(**configuration)

@@ -1,0 +1,112 @@
+"""The report's file, its parts, and the line of progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata.replay import Report, load_case, replay
+from strata.replay.passes import wrong_bytes
+from strata.replay.progress import Progress
+
+
+@pytest.fixture
+def report(small: dict[str, Any], case_file: Callable[[Any], str]) -> Report:
+    return replay(load_case(case_file(small)), repeat=2)
+
+
+def test_file_is_replaced_in_one_step(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "report.json"
+    path.parent.mkdir()
+    path.write_text("old")
+    replace = os.replace
+    states = []
+
+    def look(source: str, target: Path) -> None:
+        # At the moment of the change the old file is whole, and so is the new one beside it.
+        states.append((path.read_text(), json.loads(Path(source).read_text())))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    report.write(path)
+    assert states == [("old", report.as_dict())]
+    assert json.loads(path.read_text()) == report.as_dict()
+    assert os.listdir(path.parent) == ["report.json"]
+
+
+def test_failed_write_leaves_the_old_file(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "report.json"
+    path.parent.mkdir()
+    path.write_text("old")
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        report.write(path)
+    assert path.read_text() == "old"
+    assert os.listdir(path.parent) == ["report.json"]
+
+
+def test_unchecked_bytes_are_not_ok(report: Report) -> None:
+    assert report.ok
+    report.arms[0].bytes_checked -= 1
+    assert not report.ok
+    assert str(report).endswith("FAILED")
+
+
+def test_every_pass_counts(report: Report) -> None:
+    """A mismatch in a timed pass is one, though the check pass was right."""
+    arm = report.arms[0]
+    counters = arm.counters - type(arm.counters)(used_records=1)
+    arm.note_counters(counters)
+    assert arm.mismatches == {"used_records": (73, 74)}
+    assert not report.ok
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 64, 1001])
+def test_wrong_bytes_are_counted_exactly(length: int) -> None:
+    source = np.arange(length + 3, dtype=np.uint8)[3:]  # an odd address
+    assert wrong_bytes(source.copy(), source) == 0
+    for position in range(length):
+        read = source.copy()
+        read[position] ^= 1
+        read[length - 1] ^= 2
+        assert wrong_bytes(read, source) == len({position, length - 1})
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_writes_over_its_line() -> None:
+    terminal = _Terminal()
+    progress = Progress(terminal)
+    progress("checking: 10")
+    progress("checking: 11")  # a moment later: not shown
+    progress("timing")
+    progress.clear()
+    progress.clear()
+    assert terminal.getvalue() == "\rchecking: 10\rtiming      \r      \r"
+    assert "checking: 11" not in terminal.getvalue()
+
+
+def test_progress_is_silent_elsewhere() -> None:
+    file = io.StringIO()
+    progress = Progress(file)
+    progress("checking: 10")
+    progress.clear()
+    assert file.getvalue() == ""
