@@ -179,6 +179,19 @@ cdef class StreamerCore:
         self.check_open()
         return tuple(self.p.ring.addresses[s] for s in range(self.gpu_ring))
 
+    def handles(self):
+        """Streams and events by name, for findings of the happens-before checker."""
+        cdef int64_t k
+        self.check_open()
+        named = {"copy": self.p.ring.copy_stream, "compute": self.p.ring.compute_stream, "begin fence": self.p.fence}
+        for k in range(self.gpu_ring):
+            named[f"copied[{k}]"] = self.p.ring.copied[k]
+            named[f"used[{k}]"] = self.p.ring.used[k]
+        if self.p.host != NULL and self.p.host.allocated:
+            for k in range(self.host_ring):
+                named[f"dma_done[{k}]"] = self.p.host.dma_done[k]
+        return named
+
     def counters(self):
         """Counters of all requests so far, the running one included."""
         cdef int64_t[N_COUNTERS] now

@@ -306,8 +306,15 @@ def test_interrupt_in_the_check_pass_exits_130(
         synchronize(event)
 
     monkeypatch.setattr(passes._hip, "synchronize_event", interrupt)
+    steps = []
+    for name in ("synchronize_stream", "destroy_event"):
+        function = getattr(passes._hip, name)
+        monkeypatch.setattr(passes._hip, name, lambda handle, name=name, function=function: (
+            steps.append(name), function(handle)))
     out = tmp_path / "out.json"
     assert main(["replay", "--case", case_file(small), "--json", str(out)]) == 130
+    # A read-back that is still on its way must not find its buffer gone.
+    assert steps == ["synchronize_stream", *["destroy_event"] * 4]
     assert capsys.readouterr().err == "strata: interrupted\n"
     assert not out.exists()
     monkeypatch.undo()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strata.replay import Report, load_case, replay
+from strata import Counters, ExpertCopies, ExpertStreamer
+from strata.replay import Report, load_case, replay, run
 from strata.replay.passes import wrong_bytes
 from strata.replay.progress import Progress
 
@@ -67,12 +68,30 @@ def test_unchecked_bytes_are_not_ok(report: Report) -> None:
     assert str(report).endswith("FAILED")
 
 
-def test_every_pass_counts(report: Report) -> None:
-    """A mismatch in a timed pass is one, though the check pass was right."""
-    arm = report.arms[0]
-    counters = arm.counters - type(arm.counters)(used_records=1)
-    arm.note_counters(counters)
-    assert arm.mismatches == {"used_records": (73, 74)}
+@pytest.mark.parametrize("separate_timing", [False, True])
+@pytest.mark.parametrize("wrong_pass", [0, 1])
+def test_counters_of_every_pass_count(
+    small: dict[str, Any],
+    case_file: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    separate_timing: bool,
+    wrong_pass: int,
+) -> None:
+    """A mismatch in a pass that is only timed is one, though the check pass was right."""
+    timed = run.timed_pass
+    seen = []
+
+    def one_off(streamer: ExpertStreamer, copies: ExpertCopies) -> tuple[float, Counters]:
+        seconds, counters = timed(streamer, copies)
+        seen.append(counters)
+        return seconds, counters - Counters(used_records=1) if len(seen) == wrong_pass + 1 else counters
+
+    monkeypatch.setattr(run, "timed_pass", one_off)
+    # One timed pass, and one for the stalls; or two timed ones.
+    repeat = 1 if separate_timing else 2
+    report = replay(load_case(case_file(small)), repeat=repeat, separate_timing=separate_timing)
+    assert len(seen) == 2
+    assert report.arms[0].mismatches == {"used_records": (73, 74)}
     assert not report.ok
 
 

@@ -21,7 +21,7 @@ def run(streamer: strata.ExpertStreamer, each: Material, stream: int, **argument
     with streamer.begin(each.copies, **arguments) as request:
         assert streamer.compute_stream == stream
         read_rest(request, reader, stream)
-    assert reader.wrong(each, closed=True) == 0
+    assert reader.wrong(each) == 0
     return request.counters
 
 
@@ -103,7 +103,7 @@ def test_a_lent_copy_stream_is_used_and_left_alone(make_stream, software) -> Non
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING, copy_stream=copies, compute_stream=compute) as streamer:
         with streamer.begin(each.copies) as request:
             read_rest(request, reader, compute)
-    assert reader.wrong(each, closed=True) == 0
+    assert reader.wrong(each) == 0
 
 
 def peek(slots: tuple[int, ...], nbytes: int) -> list[bytes]:

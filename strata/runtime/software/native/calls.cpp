@@ -61,27 +61,6 @@ const char* const kNames[kFnCount] = {
 #undef STRATA_SW_NAME
 };
 
-// Accepted without effect in null mode.
-bool accepted_in_null_mode(Fn fn) {
-  switch (fn) {
-    case Fn::DeviceSynchronize:
-    case Fn::Memcpy:
-    case Fn::MemcpyAsync:
-    case Fn::MemcpyBatchAsync:
-    case Fn::MemsetAsync:
-    case Fn::StreamSynchronize:
-    case Fn::StreamQuery:
-    case Fn::StreamWaitEvent:
-    case Fn::LaunchHostFunc:
-    case Fn::EventRecord:
-    case Fn::EventQuery:
-    case Fn::EventSynchronize:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Answers about the library itself, which a lost device does not change.
 bool survives_loss(Fn fn) {
   switch (fn) {

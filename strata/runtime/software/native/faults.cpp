@@ -55,7 +55,8 @@ const Injection* trigger(Faults& f, const CallSite& site, const std::string& thr
   for (auto& [number, armed] : f.injections) {
     const Injection& wanted = armed.injection;
     if (armed.fired || wanted.fn != site.fn || (!wanted.thread.empty() && wanted.thread != thread)) continue;
-    if (++armed.seen != wanted.nth || triggered != nullptr) continue;
+    if (armed.seen + 1 == wanted.nth && triggered != nullptr) continue;  // one strikes at a time
+    if (++armed.seen != wanted.nth) continue;
     armed.fired = true;
     triggered = &wanted;
   }
