@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from strata.errors import SettingsError, StrataError
 from strata.runtime import _libraries
 
-__all__ = ["NAMES", "current", "describe", "ensure", "library", "use"]
+__all__ = ["NAMES", "current", "describe", "ensure", "launch_host", "library", "use"]
 
 NAMES = ("rocm", "software", "cuda", "auto")
 
@@ -102,6 +103,35 @@ def ensure() -> str:
     if name not in NAMES:
         raise SettingsError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(NAMES)} is allowed")
     return use(name)
+
+
+def launch_host(stream: int, function: Callable[[], object]) -> None:
+    """Queue a Python callable on a stream: it runs once what was queued before it is done.
+
+    Parameters
+    ----------
+    stream : int
+        Raw stream handle.
+    function : callable
+        Called without arguments, with the GIL, on a thread of the runtime. It must not call HIP, nor wait for
+        anything that is queued behind it. What it raises goes to ``sys.unraisablehook``: the stream goes on.
+
+    Raises
+    ------
+    TypeError
+        If `function` is not callable.
+    HipError
+        If the runtime refuses the stream.
+
+    Notes
+    -----
+    The GIL is given up for the call, and strata waits for no stream while it holds the GIL: a function cannot
+    deadlock against the thread that queued it.
+    """
+    from strata import _hip
+
+    ensure()
+    _hip.launch_host(stream, function)
 
 
 def describe() -> dict[str, object]:

@@ -56,7 +56,7 @@ def find(name: str) -> str:
             _ask(str(path))
         except _Unfit as reason:
             problem = cuda.problem()
-            raise RuntimeNotFound(f"the cuda runtime has no device: {problem or reason}") from None
+            raise RuntimeNotFound(f"the cuda runtime cannot be used: {problem or reason}") from None
         return str(path)
     tried = []
     for candidate in _rocm_candidates():
@@ -68,7 +68,7 @@ def find(name: str) -> str:
         return _mapped(candidate) or candidate
     if not tried:
         tried.append("no libamdhip64 is mapped, in rocm_sdk, in ROCM_PATH, in /opt/rocm or known to the loader")
-    raise RuntimeNotFound(f"the rocm runtime has no device: {'; '.join(tried)}")
+    raise RuntimeNotFound(f"the rocm runtime cannot be used: {'; '.join(tried)}")
 
 
 def choose() -> tuple[str, str]:

@@ -197,7 +197,8 @@ class _Course:
                 return [f"consumed is {request.consumed}, expected {consumed}"]
             if skip:
                 request.skip()
-                # A held slot's release would take its skipped followers along.
+                consumed = holding[0].entry if holding else entry + 1
+                allowed = self._oracle.published(groups, consumed)
             else:
                 slot = request.acquire(DEADLINE_S)
                 if (slot.entry, slot.slot) != (entry, entry % streamer.gpu_ring):

@@ -116,6 +116,7 @@ class _Terminal:
                 slot = request.acquire(DEADLINE_S)
                 self._read(entry, slot)
                 slots.append(slot)
+            slots[-1].synchronize()  # so that the slots are known to hold these entries from here on
             for slot in slots[:-1]:
                 slot.release()
             # The terminal is not released: the window has no room for the group that follows.

@@ -79,6 +79,21 @@ def test_exit_with_a_host_function_that_never_returns():
     expect_clean(run(script), "left")
 
 
+@pytest.mark.parametrize("schedule", ["eager", "random"])
+def test_exit_while_host_functions_of_python_run(schedule):
+    """Their threads ask for the interpreter lock of an interpreter that goes away."""
+    script = """
+    stream, running = hip.stream(), threading.Event()
+    @HostFunction
+    def step(_):
+        running.set()
+    for _ in range(20000):
+        hip.do("LaunchHostFunc", stream, step, None)
+    running.wait()
+    """
+    expect_clean(run(script, STRATA_SOFTWARE_SCHEDULE=schedule))
+
+
 def test_sys_exit_status_is_kept():
     assert run(PENDING + "    sys.exit(7)").returncode == 7
 

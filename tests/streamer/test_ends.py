@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+import warnings
 import weakref
 
-import numpy as np
 import pytest
 
 import strata
@@ -72,26 +73,14 @@ ENDS = [
 ]
 
 
-def release_once_the_issuer_waits(software, latch) -> threading.Thread:
-    """Let a held stream go, from another thread, when strata waits for the copy stream (or for a DMA)."""
-    software.reset_calls()
-
-    def watch() -> None:
-        while True:
-            calls = software.calls()
-            if calls["hipStreamSynchronize"] + calls["hipEventSynchronize"]:
-                latch.release()
-                return
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
+#: How long the compute stream is busy: ages for a request that is ended at once.
+BUSY_NS = 20_000_000
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
 @pytest.mark.parametrize("kinds", ["d" * 13, "s" * 13, "ddsssDDSSdsds"])
-def test_an_ended_request_leaves_nothing_in_the_next(end, kinds: str, hold, software) -> None:
-    """Its copies are queued behind a reuse wait that is held back, and slots are held; the next begins at once."""
+def test_an_ended_request_leaves_nothing_in_the_next(end, kinds: str, software) -> None:
+    """Its copies are queued behind a reuse wait, slots are held, kernels still read; the next begins at once."""
     first = material(kinds, NBYTES, seed=1)
     second = material("sd" * 6, NBYTES, seed=2)
     for batches in ((1, 1, 1), (2, 2, 2)):
@@ -99,24 +88,62 @@ def test_an_ended_request_leaves_nothing_in_the_next(end, kinds: str, hold, soft
         settings = strata.BatchSettings(*batches)
         with strata.ExpertStreamer(NBYTES, gpu_ring=RING, host_ring=3, settings=settings) as streamer:
             compute = streamer.compute_stream
-            with hold(compute) as latch:
-                request = streamer.begin(first.copies)
-                for _ in range(2):
+            software.delay(compute, BUSY_NS)
+            request = streamer.begin(first.copies)
+            for _ in range(2):
+                slot = request.acquire()
+                readers[0].read(slot, compute)
+                slot.release()
+            held = request.acquire()  # its kernel is queued, too: the slot may not be written before that
+            readers[0].read(held, compute)
+            end(request)
+            # Every released entry has its record, and the held one got its own.
+            assert request.counters.used_records == 3
+            assert request.consumed == 2
+            with streamer.begin(second.copies) as following:
+                read_rest(following, readers[1], compute)
+            assert readers[0].wrong(first) == 0
+            assert readers[1].wrong(second) == 0
+
+
+def release_at_call(software, latch, call: str) -> threading.Thread:
+    """Let a held stream go from another thread, once some thread is in a HIP call."""
+    software.reset_calls()
+
+    def watch() -> None:
+        until = time.monotonic() + 10
+        while not software.calls()[call] and time.monotonic() < until:
+            pass
+        latch.release()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_abort_waits_for_the_copies_that_wait_for_kernels(hold, software) -> None:
+    """The held kernels are let go only once strata waits for its copy stream: it does wait."""
+    first = material("d" * 13, NBYTES, seed=1)
+    second = material("d" * 13, NBYTES, seed=2)
+    readers = [Reader(len(each), NBYTES) for each in (first, second)]
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        compute = streamer.compute_stream
+        with hold(compute) as latch:
+            with streamer.begin(first.copies) as request:
+                for _ in range(3):
                     slot = request.acquire()
                     readers[0].read(slot, compute)
                     slot.release()
-                held = request.acquire()  # its kernel is queued, too: the slot may not be written before that
-                readers[0].read(held, compute)
-                watcher = release_once_the_issuer_waits(software, latch)
-                end(request)
-                watcher.join()
-                # Every released entry has its record, and the held one got its own.
-                assert request.counters.used_records == 3
-                assert request.consumed == 2
-                with streamer.begin(second.copies) as following:
-                    read_rest(following, readers[1], compute)
-            assert readers[0].wrong(first) == 0
-            assert readers[1].wrong(second) == 0
+                while request.issued < RING + 3:
+                    pass
+                watcher = release_at_call(software, latch, "hipStreamSynchronize")
+                request.abort()
+            watcher.join()
+            assert software.calls()["hipStreamSynchronize"] == 1
+            with streamer.begin(second.copies) as request:
+                read_rest(request, readers[1], compute)
+        assert readers[0].wrong(first) == 0
+        assert readers[1].wrong(second) == 0
 
 
 @pytest.mark.parametrize("point", range(0, 14))
@@ -366,21 +393,29 @@ def test_a_held_slot_keeps_its_request_running() -> None:
         assert each.wrong(0, slot.array()) == 0
         with pytest.raises(strata.StrataError, match="still running"):
             streamer.begin()
-        slot.release()
-        slot = None
         with pytest.warns(ResourceWarning, match="dropped"):
+            slot.release()
             gc.collect()
-            gc.collect()
-            stream_all(streamer, each)
+        stream_all(streamer, each)
 
 
-class Owner(np.ndarray):
+def test_a_dropped_request_is_aborted_even_where_warnings_are_errors() -> None:
+    each = material("d" * 6, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        request = streamer.begin(each.copies)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del request  # an exception cannot leave a finalizer; the interpreter says so on stderr
+        stream_all(streamer, each)
+
+
+class Owner(bytearray):
     """A source that can be seen to go."""
 
 
 @pytest.mark.parametrize("end", [None, *ENDS[:4]], ids=lambda end: end.__name__ if end else "finish")
 def test_sources_live_until_the_end_and_no_longer(end) -> None:
-    rows = [np.full(NBYTES, k, np.uint8).view(Owner) for k in range(13)]
+    rows = [Owner(bytes([k]) * NBYTES) for k in range(13)]
     gone = [weakref.ref(row) for row in rows]
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
         request = streamer.begin(strata.ExpertCopies.from_buffers(rows[:6], False))
@@ -442,7 +477,7 @@ def test_close_waits_for_the_last_readers_of_owned_slots(hold, software) -> None
     with hold(streamer.compute_stream) as latch:
         with streamer.begin(each.copies) as request:
             read_rest(request, reader, streamer.compute_stream)
-        watcher = release_once_the_issuer_waits(software, latch)
+        watcher = release_at_call(software, latch, "hipEventSynchronize")
         streamer.close()
         watcher.join()
     assert reader.wrong(each, closed=True) == 0

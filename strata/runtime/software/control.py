@@ -584,7 +584,7 @@ def next_host_func_accesses(ranges: Iterable[tuple[int, int, bool]]) -> None:
         ``write`` false: it reads.
     """
     listed = list(ranges)
-    raw = (_binding.Range * len(listed))(*[(a, n, int(w)) for a, n, w in listed])
+    raw = (_binding.Range * len(listed))(*[_binding.Range(a, n, int(w)) for a, n, w in listed])
     _binding.library().strata_sw_next_host_func_accesses(raw, len(listed))
 
 

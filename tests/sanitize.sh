@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Builds the core and the software runtime for a sanitizer and runs the fixtures under it.
+#
+#   tests/sanitize.sh thread            ThreadSanitizer
+#   tests/sanitize.sh address           AddressSanitizer and UndefinedBehaviorSanitizer
+#   tests/sanitize.sh thread CMD...     another command than the fixtures
+#
+# Needs gcc or clang with the sanitizers' libraries, and the packages of the "test" extra in the calling environment.
+set -euo pipefail
+kind=${1:?usage: tests/sanitize.sh thread|address [COMMAND...]}
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+case $kind in
+  thread)
+    flags="-fsanitize=thread -g -O1 -fno-omit-frame-pointer"
+    preload=$("${CC:-gcc}" -print-file-name=libtsan.so)
+    export TSAN_OPTIONS="exitcode=66 halt_on_error=1 suppressions=$root/tests/tsan.supp ${TSAN_OPTIONS:-}"
+    ;;
+  address)
+    flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1 -fno-omit-frame-pointer"
+    preload="$("${CC:-gcc}" -print-file-name=libasan.so) $("${CC:-gcc}" -print-file-name=libubsan.so)"
+    # The interpreter never frees all it has: leaks are watched by the tests' live-object counters instead.
+    export ASAN_OPTIONS="detect_leaks=0 ${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1 ${UBSAN_OPTIONS:-}"
+    ;;
+  *) echo "unknown sanitizer: $kind (thread or address)" >&2; exit 2 ;;
+esac
+
+# A copy of the tree: objects of another build must not be taken for these.
+mkdir "$work/tree"
+(cd "$root" && tar cf - --no-wildcards-match-slash --exclude=./build --exclude='*.so' --exclude='strata/*.so' --exclude=./.git --exclude='./strata/*.cpp' .) | tar xf - -C "$work/tree"
+python -m pip install --quiet 'setuptools>=77' 'cython>=3.1,<4' >/dev/null
+STRATA_BUILD_FLAGS=$flags python -m pip install --quiet --no-build-isolation --no-deps --target "$work/site" "$work/tree"
+
+export PYTHONPATH="$work/site" STRATA_HIP_RUNTIME=software PYTHONDONTWRITEBYTECODE=1
+cd "$work/tree"
+rm -rf strata                     # the tests must find the built package
+if [ $# -eq 0 ]; then
+  set -- python -m pytest -q -p no:cacheprovider -m "not slow" tests/streamer tests/stager tests/proof tests/software_runtime
+fi
+LD_PRELOAD="$preload" "$@"

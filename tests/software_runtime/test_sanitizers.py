@@ -1,0 +1,62 @@
+"""The runtime's own sources under the sanitizers: `stress.cpp` in every schedule that moves bytes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from strata.runtime.software import library_path
+from tests.software_runtime.conftest import SCHEDULES
+
+NATIVE = library_path().parent / "native"
+INCLUDE = library_path().parents[2] / "include"
+STRESS = Path(__file__).with_name("stress.cpp")
+COMPILER = shutil.which("g++") or shutil.which("c++")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def compile_all(folder: Path, sanitizer: str) -> Path:
+    """Sources and stress program in one executable, instrumented."""
+    flags = ["-std=c++17", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    sources = [*sorted(NATIVE.glob("*.cpp")), STRESS]
+    objects = [folder / f"{source.stem}.o" for source in sources]
+
+    def compile_one(pair: tuple[Path, Path]) -> None:
+        source, target = pair
+        subprocess.run(
+            [COMPILER, *flags, f"-I{INCLUDE}", f"-I{NATIVE}", "-c", str(source), "-o", str(target)], check=True
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, zip(sources, objects, strict=True)))
+    program = folder / "stress"
+    subprocess.run([COMPILER, *flags, *map(str, objects), "-ldl", "-o", str(program)], check=True)
+    return program
+
+
+@pytest.fixture(scope="module", params=["thread", "address,undefined"])
+def stress(request, tmp_path_factory) -> Path:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("sanitized")
+    probe = folder / "probe.cpp"
+    probe.write_text("int main() {}\n")
+    works = subprocess.run(
+        [COMPILER, f"-fsanitize={request.param}", str(probe), "-o", str(folder / "probe")], capture_output=True
+    )
+    if works.returncode != 0:
+        pytest.skip(f"the compiler has no -fsanitize={request.param}")
+    return compile_all(folder, request.param)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", [1, 2, 3, 11])
+def test_stress_is_clean(stress, schedule, seed):
+    """Odd seeds check happens-before, some log the calls or cost time."""
+    result = subprocess.run([stress, schedule, str(seed)], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
