@@ -17,7 +17,7 @@ WINDOWS = sys.platform == "win32"
 
 # STRATA_BUILD_FLAGS adds flags to every C++ compile and link, e.g. "-fsanitize=thread -g -O1".
 EXTRA = os.environ.get("STRATA_BUILD_FLAGS", "").split()
-CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]) + EXTRA
+CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-pthread"]) + EXTRA
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
 CORE = ["_hip", "_control", "_planner", "_gpu_ring", "_host_ring", "_issuer", "_pipeline", "_request", "_stager", "capi"]
@@ -29,6 +29,11 @@ RUNTIMES = {
 
 class BuildExt(build_ext):
     """Builds the runtimes, too: shared libraries with a C interface and a name of their own."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = os.cpu_count()
 
     def get_ext_filename(self, ext_name: str) -> str:
         # Asked with the whole name or with its last part.

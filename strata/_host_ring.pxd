@@ -7,6 +7,10 @@ from strata._counters cimport CounterBlock
 from strata._extent cimport Extent
 from strata._threads cimport Bell, Thread, Watermark
 
+# A status of `host_ring_finish` that is none of HIP's: a thread or the device has not come back in time.
+cdef enum:
+    HOST_RING_HUNG = -1
+
 cdef enum WorkerState:
     WORKER_PARKED = 0
     WORKER_WAITS_FOR_SUBMISSION = 1   # of the ownership group that used the buffer before
@@ -71,5 +75,6 @@ cdef void host_ring_begin(HostRing* ring, int64_t stage_batch, bint timing) noex
 cdef void host_ring_append(HostRing* ring, Extent* extent) noexcept nogil
 cdef bint host_ring_wait_ready(HostRing* ring, int64_t job, int64_t timeout_ns) noexcept nogil
 cdef int host_ring_submitted(HostRing* ring, int64_t job, uintptr_t stream) noexcept nogil
-cdef int host_ring_finish(HostRing* ring, int* call) noexcept nogil
+cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexcept nogil
+cdef list worker_states(HostRing* ring)
 cdef uintptr_t host_ring_buffer(HostRing* ring, int64_t job) noexcept nogil

@@ -234,15 +234,15 @@ cdef int host_ring_submitted(HostRing* ring, int64_t job, uintptr_t stream) noex
     return _hip.HIP_SUCCESS
 
 
-cdef int host_ring_finish(HostRing* ring, int* call) noexcept nogil:
+cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexcept nogil:
     """End the request's jobs: no claims, a fence where one is missing, the workers, the last DMA.
 
-    Nothing is done a second time. On a status that is not success the buffers are never reused.
+    Nothing is done a second time. On a status that is not success the buffers are never reused. With a patience,
+    no driver call is made that could block, and `HOST_RING_HUNG` is returned when it is over.
     """
     cdef int64_t last, end
-    cdef uint64_t heard
+    cdef int64_t deadline = kForever if patience_ns == kForever else now_ns() + patience_ns
     cdef int status = _hip.HIP_SUCCESS
-    cdef int again
     if ring.finished:
         return _hip.HIP_SUCCESS
     ring.finished = True
@@ -260,7 +260,32 @@ cdef int host_ring_finish(HostRing* ring, int* call) noexcept nogil:
             else:
                 add(ring.counters.fence_errors, 1)
         last = (end - 1) % ring.size
+    if not _wait_for_workers(ring, deadline):
+        call[0] = _hip.CALL_EVENT_SYNCHRONIZE
+        ring.broken = True
+        return HOST_RING_HUNG
+    if last < 0:
+        return _hip.HIP_SUCCESS
+    if status == _hip.HIP_SUCCESS:
+        call[0] = _hip.CALL_EVENT_SYNCHRONIZE
+        status = _wait_for_event(ring, ring.dma_done[last], deadline)
+    if status == HOST_RING_HUNG:
+        ring.broken = True
+    elif status != _hip.HIP_SUCCESS:
+        # Without the event, the whole stream: if that fails too, a DMA may read the buffers for ever.
+        status = _hip.stream_synchronize(ring.stream)
+        _hip.clear_last_error()
+        if status != _hip.HIP_SUCCESS:
+            call[0] = _hip.CALL_STREAM_SYNCHRONIZE
+            ring.broken = True
+    return status
+
+
+cdef bint _wait_for_workers(HostRing* ring, int64_t deadline) noexcept nogil:
+    cdef uint64_t heard
     while ring.active.load(memory_order_acquire) != 0:
+        if now_ns() >= deadline:
+            return False
         # Claimed jobs that will never be submitted are dropped. A worker may still claim one after this look.
         if ring.claimed.load(memory_order_acquire) > ring.submitted:
             control_stop(ring.control)
@@ -270,19 +295,43 @@ cdef int host_ring_finish(HostRing* ring, int* call) noexcept nogil:
             break
         ring.idle.sleep(heard, LOOK_AGAIN_NS)
     _hip.announce_acquire(&ring.idle)
-    if last >= 0:
-        if status == _hip.HIP_SUCCESS:
-            call[0] = _hip.CALL_EVENT_SYNCHRONIZE
-            status = _hip.event_synchronize(ring.dma_done[last])
-        if status != _hip.HIP_SUCCESS:
-            # Without the event, the whole stream: if that fails too, a DMA may read the buffers for ever.
-            again = _hip.stream_synchronize(ring.stream)
-            if again != _hip.HIP_SUCCESS:
-                call[0] = _hip.CALL_STREAM_SYNCHRONIZE
-                ring.broken = True
-                return again
-            _hip.clear_last_error()
-    return _hip.HIP_SUCCESS
+    return True
+
+
+cdef int _wait_for_event(HostRing* ring, uintptr_t event, int64_t deadline) noexcept nogil:
+    cdef uint64_t heard
+    cdef int64_t pause = 20000
+    cdef int status
+    if deadline == kForever:
+        return _hip.event_synchronize(event)
+    while True:
+        status = _hip.event_query(event)
+        if status != _hip.HIP_NOT_READY:
+            return status
+        _hip.clear_last_error()
+        if now_ns() >= deadline:
+            return HOST_RING_HUNG
+        heard = ring.idle.listen()           # nobody rings it now: a pause
+        ring.idle.sleep(heard, pause)
+        pause = min(pause + pause // 2, <int64_t>LOOK_AGAIN_NS)
+
+
+cdef list worker_states(HostRing* ring):
+    """What each worker is doing, in words; parked ones are left out."""
+    cdef int w
+    states = []
+    for w in range(ring.n_workers):
+        state = ring.workers[w].state.load(memory_order_relaxed)
+        job = ring.workers[w].job.load(memory_order_relaxed)
+        if ring.workers[w].exited.load(memory_order_acquire):
+            states.append(f"worker {w}'s thread has ended")
+        elif state == WORKER_WAITS_FOR_SUBMISSION:
+            states.append(f"worker {w} waits at job {job} until job {job - ring.size}'s group is submitted")
+        elif state == WORKER_WAITS_FOR_DMA:
+            states.append(f"worker {w} is in hipEventSynchronize at job {job}, for the DMA of buffer {job % ring.size}")
+        elif state == WORKER_COPIES:
+            states.append(f"worker {w} copies job {job} into buffer {job % ring.size}")
+    return states
 
 
 # --- workers --------------------------------------------------------------------------------------------
@@ -292,11 +341,13 @@ cdef void _worker_main(void* argument) noexcept nogil:
     cdef HostRing* ring = worker.ring
     cdef int64_t job
     cdef uint64_t heard
-    cdef int status = _hip.set_device(ring.device)
+    cdef int status = _hip.HIP_NOT_READY         # of hipSetDevice, once there is something to do
     while True:
         ring.active.fetch_add(1, memory_order_acq_rel)
         job = _claim(ring)
         if job >= 0:
+            if status != _hip.HIP_SUCCESS:
+                status = _hip.set_device(ring.device)
             if status != _hip.HIP_SUCCESS:
                 control_fail(ring.control, WHO_WORKER, worker.index, _hip.CALL_SET_DEVICE, status, -1, -1)
             else:

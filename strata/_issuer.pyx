@@ -267,7 +267,7 @@ cdef int _finish(Issuer* issuer) noexcept nogil:
     issuer.state.store(ISSUER_FINISHES, memory_order_relaxed)
     if issuer.host != NULL:
         issuer.call.store(_hip.CALL_EVENT_SYNCHRONIZE, memory_order_relaxed)
-        status = host_ring_finish(issuer.host, &issuer.finish_call)
+        status = host_ring_finish(issuer.host, &issuer.finish_call, kForever)
         if status != _hip.HIP_SUCCESS:
             return status
     if issuer.dirty.load(memory_order_relaxed) == 0:

@@ -18,7 +18,7 @@ from strata._host_ring cimport (host_ring_allocate, host_ring_append, host_ring_
                                 host_ring_finish, host_ring_new, host_ring_start_workers)
 from strata._issuer cimport issuer_list, issuer_start
 from strata._planner cimport plan_copy_groups
-from strata._threads cimport destroy, make, now_ns
+from strata._threads cimport destroy, kForever, make, now_ns
 
 cdef enum:
     SLOT_ALIGNMENT = 256
@@ -463,6 +463,7 @@ cdef int _ready(Pipeline* p) noexcept nogil:
 
 
 cdef int _engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil:
+    _hip.clear_last_error()
     control_fail(&p.control, WHO_ENGINE, -1, call, status, entry, entry % p.ring.size)
     return STEP_STOPPED
 
@@ -611,7 +612,7 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
         _hip.clear_last_error()
         return False
     _hip.announce_acquire(&p.issuer.done)
-    if p.host != NULL and host_ring_finish(p.host, &call) != _hip.HIP_SUCCESS:
+    if p.host != NULL and host_ring_finish(p.host, &call, kForever) != _hip.HIP_SUCCESS:
         return False
     p.issuer.dirty.store(0, memory_order_relaxed)
     return True
@@ -650,6 +651,10 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
         free(extent.jobs)
         destroy(extent)
         extent = following
+    if extent != NULL:
+        # Whoever walks the next request's chain comes past it: it has no entries of that request.
+        extent.first_entry = 0
+        extent.n_entries = 0
     p.extents = extent
     if p.timing:
         add(p.counters.wall_ns, now_ns() - p.began_ns)

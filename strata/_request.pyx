@@ -16,7 +16,7 @@ import weakref
 from strata cimport _hip
 from strata._control cimport WHO_ENGINE, WHO_ISSUER
 from strata._counters cimport N_COUNTERS, N_SECONDS, read_counters
-from strata._host_ring cimport WORKER_COPIES, WORKER_WAITS_FOR_DMA, WORKER_WAITS_FOR_SUBMISSION
+from strata._host_ring cimport worker_states
 from strata._issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE,
                              ISSUER_WAITS_FOR_WINDOW)
 from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY,
@@ -205,7 +205,6 @@ cdef class StreamerCore:
 
     cdef object thread_states(self, Pipeline* p=NULL):
         """What each thread of strata is doing, in words."""
-        cdef int w
         if p == NULL:
             p = self.p
         parts = []
@@ -225,19 +224,7 @@ cdef class StreamerCore:
         else:
             parts.append(f"the issuer ends the request, in {call}")
         if p.host != NULL:
-            for w in range(p.host.n_workers):
-                state = p.host.workers[w].state.load(memory_order_relaxed)
-                job = p.host.workers[w].job.load(memory_order_relaxed)
-                if p.host.workers[w].exited.load(memory_order_acquire):
-                    parts.append(f"worker {w}'s thread has ended")
-                elif state == WORKER_WAITS_FOR_SUBMISSION:
-                    parts.append(f"worker {w} waits at job {job} until the issuer has submitted job "
-                                 f"{job - self.host_ring}'s group")
-                elif state == WORKER_WAITS_FOR_DMA:
-                    parts.append(f"worker {w} is in hipEventSynchronize at job {job}, for the DMA of buffer "
-                                 f"{job % self.host_ring}")
-                elif state == WORKER_COPIES:
-                    parts.append(f"worker {w} copies job {job} into buffer {job % self.host_ring}")
+            parts += worker_states(p.host)
         return "; ".join(parts)
 
     cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1:
@@ -535,6 +522,9 @@ cdef class Request:
         cdef const int64_t[::1] offsets
         cdef const int64_t[::1] starts
         cdef const uint8_t[::1] staged
+        cdef const uint64_t* first_address = NULL
+        cdef const int64_t* first_nbytes = NULL
+        cdef const int64_t* first_offset = NULL
         cdef int64_t n
         cdef int step
         cdef int64_t pageable
@@ -552,9 +542,16 @@ cdef class Request:
         pageable = 0 if p.host == NULL else p.host.pageable
         self.core.owners.append(copies)
         # An entry may have no segment at all: such a list has no first element to point to.
-        step = pipeline_extend(p, &addresses[0] if addresses.shape[0] else NULL,
-                               &nbytes[0] if nbytes.shape[0] else NULL,
-                               &offsets[0] if offsets.shape[0] else NULL, &starts[0], &staged[0], n, False)
+        if addresses.shape[0]:
+            first_address, first_nbytes, first_offset = &addresses[0], &nbytes[0], &offsets[0]
+        if p.host == NULL or not p.host.allocated:
+            # It may have to pin the host ring: a driver may wait for the device in there.
+            self.core.busy = True
+            with nogil:
+                step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
+            self.core.busy = False
+        else:
+            step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
         if step == STEP_OK:
             if p.host != NULL and p.host.pageable > pageable:
                 logger.warning("%d of %d host buffers of %d bytes could not be pinned; their copies go from "
@@ -682,9 +679,9 @@ cdef class Request:
     def __del__(self):
         if self.ended is None and self.core is not None and self.core.p != NULL and not _hip.forked():
             if self.core.p.running and self.core.p.generation == self.generation and not self.core.busy:
+                self._end_quietly()         # first: the warning may be an error
                 warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
                               stacklevel=1)
-                self._end_quietly()
 
     def __repr__(self):
         state = self.ended or "running"

@@ -10,11 +10,12 @@ from strata cimport _hip
 from strata._control cimport Control, control_reset
 from strata._counters cimport CounterBlock, clear_counters
 from strata._extent cimport Extent
-from strata._host_ring cimport (HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
+from strata._host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                 host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
-                                host_ring_submitted, host_ring_wait_ready)
+                                host_ring_submitted, host_ring_wait_ready, worker_states)
 from strata._threads cimport destroy, make
 
+from strata import _request
 from strata.counters import Counters
 from strata.errors import StrataError
 
@@ -40,6 +41,7 @@ cdef class StagerCore:
     cdef object copies
     cdef bint busy
     cdef bint stream_known
+    cdef int64_t patience_ns
     cdef object __weakref__
 
     def __cinit__(self):
@@ -51,6 +53,7 @@ cdef class StagerCore:
         self.buffer_bytes = buffer_bytes
         self.host_ring = host_ring
         self.stage_batch = stage_batch
+        self.patience_ns = int(_request.DRIVER_TIMEOUT_S * 1e9)
         self.station = make[Station]()
         if self.station == NULL:
             raise MemoryError("no memory for a host stager")
@@ -204,12 +207,15 @@ cdef class StagerCore:
         self.busy = True
         try:
             with nogil:
-                status = host_ring_finish(self.ring, &call)
+                status = host_ring_finish(self.ring, &call, self.patience_ns)
         finally:
             self.busy = False
         if self.ring.broken:
             _hip.abandon(self.copies)
         self.copies = None
+        if status == HOST_RING_HUNG:
+            raise StrataError("this stager is broken, since a driver call has not returned or a DMA has not ended: "
+                              f"{'; '.join(worker_states(self.ring)) or 'no worker is busy'}")
         _hip.raise_status(call, status)
         self._raise_failure()
 
@@ -232,9 +238,10 @@ cdef class StagerCore:
             return ()
         return tuple(bool(self.ring.pinned[b]) for b in range(self.host_ring))
 
-    def close(self):
+    def close(self, timeout=None):
         """Finish, end the threads, free the buffers. Idempotent."""
         cdef int call = 0
+        cdef int64_t patience = self.patience_ns if timeout is None else int(timeout * 1e9)
         cdef HostRing* ring = self.ring
         cdef bint broken
         if self.busy and not _hip.forked():
@@ -244,13 +251,15 @@ cdef class StagerCore:
             return
         if ring != NULL:
             with nogil:
-                if not ring.finished:
-                    host_ring_finish(ring, &call)
+                host_ring_finish(ring, &call, patience)
                 broken = ring.broken
                 host_ring_delete(ring, broken)
             if broken:
                 _hip.abandon(self.copies)
                 self.station = NULL
+                self.copies = None
+                raise StrataError("closing a broken stager: its buffers, events and threads are left as they are on "
+                                  "purpose")
         self.copies = None
         if self.station != NULL:
             free(self.station.extent.job_entries)
@@ -263,12 +272,15 @@ cdef class StagerCore:
 
     def __dealloc__(self):
         cdef int call = 0
+        cdef bint broken
         cdef HostRing* ring = self.ring
         if ring != NULL and not _hip.forked():
             with nogil:
-                if not ring.finished:
-                    host_ring_finish(ring, &call)
-                host_ring_delete(ring, ring.broken)
-            if self.station != NULL:
+                host_ring_finish(ring, &call, 5000000000)
+                broken = ring.broken
+                host_ring_delete(ring, broken)
+            if broken:
+                _hip.abandon(self.copies)
+            elif self.station != NULL:
                 free(self.station.extent.job_entries)
                 destroy(self.station)

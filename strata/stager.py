@@ -13,7 +13,7 @@ from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import StrataError
-from strata.streamer import _MAX_RING, _MAX_WORKERS, _count, _default_workers, _flag, _handle, _host_bytes
+from strata.streamer import _EXIT_TIMEOUT_S, _MAX_RING, _MAX_WORKERS, _count, _default_workers, _flag, _handle, _host_bytes
 
 __all__ = ["HostStager"]
 
@@ -207,6 +207,6 @@ def _close_all() -> None:
         return
     for stager in list(_open):
         try:
-            stager.close()
+            stager._core.close(_EXIT_TIMEOUT_S)
         except Exception as problem:
             print(f"strata: at exit: {problem}", file=sys.stderr)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import strata
-from strata.cli import replay
+from strata.cli import bench, replay, selftest
 
 __all__ = ["main"]
 
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     replay.add_parser(commands)
+    bench.add_parser(commands)
+    selftest.add_parser(commands)
     arguments = parser.parse_args(argv)
     log = logging.StreamHandler(sys.stderr)
     log.setFormatter(logging.Formatter("strata: %(message)s"))

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from strata import runtime
+from strata.cli import imitate
 from strata.cli.arguments import byte_count, positive, settings
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.replay import InputError, load_case, replay
+from strata.replay.imitate import PLATFORMS
 from strata.replay.progress import Progress
 
 __all__ = ["add_parser", "run"]
@@ -34,27 +36,33 @@ def add_parser(commands: Any) -> None:
                         "(default: the case's arms)")
     parser.add_argument("--runtime", choices=runtime.NAMES,
                         help="HIP runtime (default: STRATA_HIP_RUNTIME, else auto)")
-    parser.add_argument("--pool", metavar="BYTES", type=byte_count, default=2**30,
+    parser.add_argument("--pool", metavar="BYTES", type=byte_count,
                         help="bytes of the pinned and of the pageable pool, e.g. 512MiB (default: 1GiB each)")
-    parser.add_argument("--repeat", metavar="N", type=positive, default=3,
-                        help="timed passes of each arm (default: 3)")
+    parser.add_argument("--repeat", metavar="N", type=positive,
+                        help="timed passes of each arm (default: 3; 1 with --imitate)")
     parser.add_argument("--json", metavar="FILE", help="write the report there, too")
     parser.add_argument("--submission", choices=("single", "group"), default="single",
                         help="copies one by one, or a group a call where the runtime can (default: single)")
     parser.add_argument("--separate-timing", action="store_true",
                         help="time without reading clocks inside, and split the stalls in one more pass")
+    parser.add_argument("--imitate", choices=PLATFORMS,
+                        help="instead: what grouping is worth on an expensive platform, its time simulated over the "
+                        "software runtime")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; see `strata.cli.main` for the exit status."""
     progress = Progress(sys.stderr)
+    if arguments.imitate is not None:
+        return imitate.run(arguments, progress, _complain)
     try:
         case = load_case(arguments.case)
         _check_writable(arguments.json)
-        if arguments.pool < case.expert_bytes:
+        pool = arguments.pool or 2**30
+        if pool < case.expert_bytes:
             raise InputError(
-                f"--pool is {arguments.pool} bytes; one entry of this case needs {case.expert_bytes}")
+                f"--pool is {pool} bytes; one entry of this case needs {case.expert_bytes}")
         if arguments.runtime is None:
             runtime.ensure()
         else:
@@ -62,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = replay(
             case,
             arguments.settings,
-            pool_bytes=arguments.pool,
-            repeat=arguments.repeat,
+            pool_bytes=pool,
+            repeat=arguments.repeat or 3,
             submission=arguments.submission,
             separate_timing=arguments.separate_timing,
             say=progress,

@@ -17,7 +17,7 @@ from strata.counters import Counters
 from strata.replay.case import Case
 from strata.settings import BatchSettings
 
-__all__ = ["Arm", "Report"]
+__all__ = ["Arm", "Report", "table"]
 
 #: Seconds of a request with timing on: key in the JSON's ``stall`` and attribute of `Counters`, label.
 _STALLS = (
@@ -210,7 +210,7 @@ class Report:
         ]
         names = [arm.name for arm in self.arms]
         head = ["counter", *(text for name in names for text in (name, "expected"))]
-        lines += _table(head, self._counter_rows())
+        lines += table(head, self._counter_rows())
         for arm in self.arms:
             if arm.asked != arm.settings:
                 asked = "/".join(map(str, _triple(arm.asked)))
@@ -218,11 +218,11 @@ class Report:
             if not arm.recorded:
                 lines.append(f"{arm.name}: the case has no counters for it; expected ones are the plan's")
         lines.append("")
-        lines += _table(["", *names], self._result_rows())
+        lines += table(["", *names], self._result_rows())
         where = "one more pass" if self.separate_timing else "the timed passes (medians)"
         lines += ["", f"seconds by where they went, from {where} (threads overlap, so they do not add up)"]
         stalls = [arm.stall for arm in self.arms]
-        lines += _table(["", *names],
+        lines += table(["", *names],
                         [[label, *(f"{stall[name]:.3f}" for stall in stalls)] for name, label in _STALLS])
         lines.append("")
         for arm in self.arms:
@@ -262,7 +262,7 @@ def _triple(settings: BatchSettings) -> list[int]:
     return [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
     """Lay out columns: the first to the left, numbers to the right."""
     rows = [head, *rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

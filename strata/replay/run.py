@@ -15,7 +15,7 @@ from strata.replay.report import Arm, Report
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 
-__all__ = ["replay"]
+__all__ = ["make_arm", "replay"]
 
 _NO_SETTINGS = BatchSettings()
 
@@ -72,7 +72,7 @@ def replay(
     sources = Sources(case, pool_bytes)
     copies = sources.copies
     wanted = list(settings) or list(case.arms.values()) or [_NO_SETTINGS]
-    arms = [_arm(case, asked, copies) for asked in wanted]
+    arms = [make_arm(case, asked, copies) for asked in wanted]
 
     with ExitStack() as stack:
         streamers = [
@@ -129,7 +129,7 @@ def _warmed(
         yield streamer
 
 
-def _arm(case: Case, asked: BatchSettings, copies: ExpertCopies) -> Arm:
+def make_arm(case: Case, asked: BatchSettings, copies: ExpertCopies) -> Arm:
     """Make an arm, with what it must count: from the case where it was recorded, else from the plan."""
     settings = asked.clamped(case.gpu_ring, case.host_ring)
     recorded = case.expected(settings)

@@ -29,17 +29,22 @@ DEADLINE_S = 20.0
 _LEAKS = ("streams", "events", "device_allocations", "pinned_bytes", "registered_ranges")
 
 
-def settles(read: Callable[[], int], wanted: int, deadline_s: float = DEADLINE_S) -> bool:
-    """Poll until a number has the value that was predicted; False if it never comes."""
+def settles(read: Callable[[], int], wanted: int, what: str) -> None:
+    """Poll until a number has the value that was predicted.
+
+    Raises
+    ------
+    TimeoutError
+        It does not come to that; the text begins with `what`.
+    """
     began = time.perf_counter()
     looks = 0
-    while read() != wanted:
+    while (now := read()) != wanted:
         looks += 1
         if looks > 200:
-            if time.perf_counter() - began > deadline_s:
-                return read() == wanted
+            if time.perf_counter() - began > DEADLINE_S:
+                raise TimeoutError(f"{what}: {now} after {DEADLINE_S:g} s, expected {wanted}")
             time.sleep(50e-6)  # other threads may need this processor
-    return True
 
 
 class Bench:

@@ -107,7 +107,7 @@ def run(bench: Bench, outcome: Outcome) -> None:
                     problems += [f"generation {generation}: {text}"
                                  for text in course.generation(entries, outcome, again=generation == 1)]
         except (StrataError, MemoryError, TimeoutError) as problem:
-            problems.append(f"{type(problem).__name__}: {problem}")
+            problems.insert(0, f"{type(problem).__name__}: {problem}")
             error = True
         outcome.end_case(wanted.name, problems, error=error)
     outcome.bytes_checked += back.bytes_checked
@@ -191,8 +191,7 @@ class _Course:
             # What the engine holds back it has not consumed; skipped entries wait behind held ones.
             consumed = holding[0].entry if holding else entry
             allowed = self._oracle.published(groups, consumed)
-            if not settles(lambda: request.issued, allowed):
-                return [f"{request.issued} entries are published with {consumed} released, expected {allowed}"]
+            settles(lambda: request.issued, allowed, f"entries published with {consumed} released")
             if request.consumed != consumed:
                 return [f"consumed is {request.consumed}, expected {consumed}"]
             if skip:

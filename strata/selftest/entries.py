@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -75,12 +76,12 @@ class Entries:
     def parts(self, cuts: Sequence[int]) -> list[list[bool]]:
         """The kinds, cut before each of some entries."""
         edges = [0, *cuts, len(self)]
-        return [self.kinds[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return [self.kinds[a:b] for a, b in pairwise(edges)]
 
     def extensions(self, cuts: Sequence[int]) -> list[ExpertCopies]:
         """The copies, cut in the same way."""
         edges = [0, *cuts, len(self)]
-        return [self.copies.take(np.arange(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        return [self.copies.take(np.arange(a, b)) for a, b in pairwise(edges)]
 
 
 def mixed_kinds(rng: np.random.Generator, entries: int) -> list[bool]:

@@ -51,6 +51,10 @@ class Outcome:
     seconds : float
     left_out : list of str
         Parts that this runtime does not allow, and why.
+    omitted : bool
+        Whether the whole fixture is left out.
+    errors : int
+        Cases that ended with an error.
     """
 
     fixture: str
@@ -66,12 +70,13 @@ class Outcome:
     bytes_checked: int = 0
     seconds: float = 0.0
     left_out: list[str] = field(default_factory=list)
+    omitted: bool = False
     errors: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether something was tried, and nothing failed."""
-        return self.cases > 0 and self.failures == 0
+        """Whether nothing failed, and something was tried where anything may be."""
+        return self.failures == 0 and (self.cases > 0 or self.omitted)
 
     def fail(self, text: str) -> None:
         """Count a failure."""
@@ -101,9 +106,19 @@ class Outcome:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.fail(f"{name}: {problems[0]}{more}")
         if error:
-            self.errors += 1
-            if self.errors >= _ERRORS:
-                raise TooManyFailures(f"gave up after {self.errors} cases that ended with an error")
+            self.count_error()
+
+    def count_error(self) -> None:
+        """Note that a case broke off.
+
+        Raises
+        ------
+        TooManyFailures
+            If several did.
+        """
+        self.errors += 1
+        if self.errors >= _ERRORS:
+            raise TooManyFailures(f"gave up after {self.errors} cases that broke off")
 
     @contextmanager
     def timed(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from strata import _hip
 from strata._request import Request, Slot
 from strata.errors import StrataError
 from strata.runtime.software import control
-from strata.selftest.bench import DEADLINE_S, Bench, Raw
+from strata.selftest.bench import DEADLINE_S, Bench, Raw, settles
 from strata.selftest.entries import Entries, make_entries, mixed_kinds
 from strata.selftest.oracle import Group, Oracle
 from strata.selftest.outcome import Outcome
@@ -186,12 +186,7 @@ class _Stage:
 
     def _published(self, request: Request, least: int) -> None:
         """Wait until a group is published: its copies are submitted then."""
-        began = time.perf_counter()
-        while request.issued < least:
-            if time.perf_counter() - began > DEADLINE_S:
-                self.problems.append(f"{request.issued} entries are published, expected {least} at least")
-                return
-            time.sleep(50e-6)
+        settles(lambda: min(request.issued, least), least, "entries published")
 
     def _groups(self, entries: Entries, settings: BatchSettings) -> list[Group]:
         oracle = Oracle(self.gpu_ring, HOST_RING, settings.copy_batch, settings.stage_batch, settings.stage_copy_batch)
@@ -210,6 +205,10 @@ class _Stage:
             self.problems.append(f"{what}: begin_waits is {request.counters.begin_waits}, expected {begin_waits}")
         if request.counters.fence_errors:
             self.problems.append(f"{what}: fence_errors is {request.counters.fence_errors}")
+        # The sources are the engine's again, to do with as it likes.
+        for pool in self._pools:
+            pool.spoil()
+            pool.restore()
 
     def abort(self, request: Request) -> None:
         """Abort a request; latches are opened by another thread once the abort waits for the device."""

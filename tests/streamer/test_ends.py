@@ -399,6 +399,7 @@ def test_a_held_slot_keeps_its_request_running() -> None:
         stream_all(streamer, each)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_dropped_request_is_aborted_even_where_warnings_are_errors() -> None:
     each = material("d" * 6, NBYTES)
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:

@@ -137,7 +137,9 @@ std::string describe(const Checker& c, const AccessRecord& access) {
   if (access.label[1] >= 0) text += " of slot " + std::to_string(access.label[1]);
   std::string within;
   if (access.label[0] >= 0) within += "entry " + std::to_string(access.label[0]);
-  if (access.label[2] >= 0) within += (within.empty() ? "generation " : ", generation ") + std::to_string(access.label[2]);
+  if (access.label[2] >= 0) {
+    within += (within.empty() ? "generation " : ", generation ") + std::to_string(access.label[2]);
+  }
   const std::string stream = stream_name(c, access);
   if (!stream.empty()) within += (within.empty() ? "stream " : ", stream ") + stream;
   within += (within.empty() ? "thread " : ", thread ") + access.thread;

@@ -1,0 +1,65 @@
+"""What a result has to say of the machine and the programs that it was measured with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["commit", "describe"]
+
+_PACKAGES = ("strata", "hip-python", "torch", "triton", "numpy", "accelerate", "diffusers", "freetoken", "flashlib")
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def commit(given: str | None) -> str:
+    """The commit that was named, else the checkout's, with a mark where files differ from it."""
+    if given:
+        return given
+    head = _output("git", "rev-parse", "HEAD")
+    if not head:
+        return "unknown"
+    return head + (" with changes" if _output("git", "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def describe() -> dict[str, object]:
+    """Device, driver, processor, versions; asks ``nvidia-smi`` and changes nothing."""
+    fields = ("name", "driver_version", "memory.total", "pcie.link.gen.max", "pcie.link.width.max")
+    smi = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    values = [part.strip() for part in smi.splitlines()[0].split(",")] if smi else []
+    device = dict(zip(fields, values, strict=True)) if len(values) == len(fields) else {"name": "unknown"}
+    return {
+        "device": device,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "versions": {package: _version(package) for package in _PACKAGES},
+    }

@@ -1,0 +1,184 @@
+"""Command line of the prefill engine: ``verify``, ``run`` and ``arm``.
+
+Exit status: 0; 1 where results differ; 2 for bad input.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before NumPy loads. A product of this size gains nothing from threads, and those would compete with the threads
+# that copy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import sys  # noqa: E402
+from dataclasses import fields  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import strata  # noqa: E402
+from examples.prefill_engine import verify as verification  # noqa: E402
+from examples.prefill_engine.arm import OutputsDiffer, bench_arm  # noqa: E402
+from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from examples.prefill_engine.config import SHAPES, ModelConfig, RunConfig, config_from  # noqa: E402
+from examples.prefill_engine.errors import InputError  # noqa: E402
+from examples.prefill_engine.host_experts import HostExperts  # noqa: E402
+from examples.prefill_engine.walks import WALKS  # noqa: E402
+
+#: Those of the software runtime that move bytes.
+SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; `arguments` default to those of the process. Returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        _choose_runtime(options)
+        return options.command(options)
+    except (InputError, strata.RuntimeNotFound, strata.SettingsError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except OutputsDiffer as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+
+
+def _verify(options: argparse.Namespace) -> int:
+    walks = WALKS if options.walk == "both" else (options.walk,)
+    model, run = config_from(options.shape, **_sizes(options))
+    checkpoint = open_checkpoint(model, options.checkpoint)
+    against = checkpoint
+    if options.against is not None:
+        against = Checkpoint(options.against)
+        verification.check_models(model, against.model)
+    sources = HostExperts(checkpoint, run.pinned_share)
+    control = verification.run_arm(checkpoint, run, strata.BatchSettings(), walks, sources=sources)
+    if against is not checkpoint:
+        sources = HostExperts(against, run.pinned_share)
+    optimized = verification.run_arm(against, run, options.settings, walks, sources=sources)
+    lines = verification.compare(control, optimized)
+    equal = all(line.equal for line in lines)
+    saved = {"control": verification.dependencies(control), "optimized": verification.dependencies(optimized)}
+    arms = {name: [arm.settings.copy_batch, arm.settings.stage_batch, arm.settings.stage_copy_batch]
+            for name, arm in (("control", control), ("optimized", optimized))}
+    print(f"control {_arm(arms['control'])} against optimized {_arm(arms['optimized'])}, {strata.runtime.current()} "
+          f"runtime, {verification.REQUESTS} identical requests an arm and walk, {run.tokens} tokens each")
+    print(verification.table(lines))
+    for walk in walks:
+        print(f"dependency calls, walk {walk}: {saved['control'][walk]:,} -> {saved['optimized'][walk]:,}")
+    _write_json(options.json, {
+        "equal": equal, "lines": [line.as_dict() for line in lines], "arms": arms, "dependency_calls": saved,
+        "model": model.as_dict(), "run": run.as_dict(), "runtime": strata.runtime.describe(),
+        "schedule": options.schedule})
+    return 0 if equal else 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    result = _measure(options, options.warmups, 1)
+    sample = result["samples"][0]
+    print(f"{result['run']['tokens']} tokens at {_arm(result['arm'])}, walk {result['walk']}, "
+          f"{result['runtime']['runtime']} runtime: {sample['pp_tok_s']:.1f} tokens/s, run wall "
+          f"{sample['run_wall_ms']:.1f} ms, first token after {sample['ttft_ms']:.1f} ms")
+    print("seconds in: " + ", ".join(f"{name} {seconds:.4f}" for name, seconds in sample["stall"].items()))
+    print(f"fingerprint {result['fingerprint']}")
+    _write_json(options.json, result)
+    return 0
+
+
+def _arm_command(options: argparse.Namespace) -> int:
+    print(json.dumps(_measure(options, options.warmups, options.samples)))
+    return 0
+
+
+def _measure(options: argparse.Namespace, warmups: int, samples: int) -> dict[str, Any]:
+    s = options.settings
+    return bench_arm((s.copy_batch, s.stage_batch, s.stage_copy_batch), warmups, samples, walk=options.walk,
+                     shape=options.shape, checkpoint=options.checkpoint, **_sizes(options))
+
+
+def _choose_runtime(options: argparse.Namespace) -> None:
+    wanted = options.runtime or os.environ.get("STRATA_HIP_RUNTIME", "").strip() or None
+    if options.schedule is None:
+        strata.runtime.use(options.runtime) if options.runtime else strata.runtime.ensure()
+        return
+    if wanted not in (None, "auto", "software"):
+        raise InputError(f"schedule is {options.schedule}, and the runtime {wanted}: only the software runtime has "
+                         "schedules")
+    strata.runtime.use("software")
+    from strata.runtime.software import control
+
+    control.configure(schedule=options.schedule, seed=options.schedule_seed)
+
+
+def _sizes(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _size_types()}
+
+
+def _size_types() -> dict[str, type]:
+    return {field.name: float if field.name == "pinned_share" else int
+            for field in (*fields(ModelConfig), *fields(RunConfig))}
+
+
+def _arm(settings: list[int]) -> str:
+    return "/".join(map(str, settings))
+
+
+def _write_json(path: Path | None, content: dict[str, Any]) -> None:
+    if path is not None:
+        try:
+            path.write_text(json.dumps(content, indent=1) + "\n")
+        except OSError as problem:
+            raise InputError(f"--json: {problem}") from None
+
+
+def _settings(text: str) -> strata.BatchSettings:
+    try:
+        copy, stage, stage_copy = (int(part) for part in text.split(","))
+        if min(copy, stage, stage_copy) < 1:
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not C,S,SC: three integers from 1 are wanted, as 8,16,16") \
+            from None
+    return strata.BatchSettings(copy, stage, stage_copy)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m examples.prefill_engine", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--shape", choices=sorted(SHAPES), default="default", help="sizes to start from")
+    common.add_argument("--checkpoint", type=Path, metavar="DIR",
+                        help="written there where there is none (default: in the user's cache)")
+    common.add_argument("--settings", type=_settings, default=strata.BatchSettings(8, 16, 16), metavar="C,S,SC",
+                        help="copy, stage and stage copy batch (default 8,16,16)")
+    common.add_argument("--runtime", choices=strata.runtime.NAMES, help="default: STRATA_HIP_RUNTIME, else auto")
+    common.add_argument("--schedule", choices=SCHEDULES, help="of the software runtime")
+    common.add_argument("--schedule-seed", type=int, default=0, metavar="N", help="of the random schedule")
+    sizes = common.add_argument_group("sizes (default: the shape's)")
+    for name, kind in _size_types().items():
+        sizes.add_argument("--" + name.replace("_", "-"), type=kind, metavar="N")
+
+    verify = commands.add_parser("verify", parents=[common], help="compare control 1/1/1 with --settings, bit by bit")
+    verify.add_argument("--walk", choices=(*WALKS, "both"), default="both")
+    verify.add_argument("--against", type=Path, metavar="DIR", help="another checkpoint for the optimized arm")
+    verify.add_argument("--json", type=Path, metavar="FILE")
+    verify.set_defaults(command=_verify)
+
+    run = commands.add_parser("run", parents=[common], help="prefill one prompt and say how fast")
+    run.add_argument("--walk", choices=WALKS, default="all")
+    run.add_argument("--warmups", type=int, default=1, metavar="N", help="requests before the one that counts")
+    run.add_argument("--json", type=Path, metavar="FILE")
+    run.set_defaults(command=_run)
+
+    arm = commands.add_parser("arm", parents=[common], help="measure one setting; prints one JSON object")
+    arm.add_argument("--walk", choices=WALKS, default="all")
+    arm.add_argument("--warmups", type=int, default=2, metavar="N")
+    arm.add_argument("--samples", type=int, default=3, metavar="N")
+    arm.set_defaults(command=_arm_command)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

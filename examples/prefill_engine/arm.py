@@ -1,0 +1,100 @@
+"""One arm of a measurement: warm-ups, then samples, in this process."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import strata
+from examples.prefill_engine.checkpoint import open_checkpoint
+from examples.prefill_engine.config import config_from
+from examples.prefill_engine.engine import Engine, prompt
+from examples.prefill_engine.errors import InputError
+from examples.prefill_engine.outcome import Outcome
+
+__all__ = ["OutputsDiffer", "bench_arm", "sample"]
+
+#: Names in the stall split, and the counters that they come from.
+_STALL = {"copy_wait": "wait_publication_s", "window": "wait_window_s", "staged_source": "wait_source_s",
+          "host_buffer_reuse": "wait_host_reuse_s", "host_memcpy": "host_memcpy_s", "submission": "submission_s",
+          "dependency_calls": "dependency_calls_s", "requests_wall": "wall_s"}
+
+
+class OutputsDiffer(RuntimeError):
+    """Identical requests of one process gave different results: nothing measured here means anything."""
+
+
+def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3, *, walk: str = "all",
+              shape: str = "default", checkpoint: Path | None = None, **sizes: Any) -> dict[str, Any]:
+    """Measure one setting.
+
+    Parameters
+    ----------
+    settings : (copy_batch, stage_batch, stage_copy_batch)
+    warmups, samples : int
+        Requests that are not reported, 0 or more, and that are, 1 or more.
+    walk : {"all", "routed"}
+    shape, **sizes
+        As `examples.prefill_engine.config.config_from`.
+    checkpoint : Path, optional
+        Default: in the user's cache.
+
+    Returns
+    -------
+    dict
+        ``arm``, ``model``, ``run``, ``walk``, ``seed``, ``runtime``, ``fingerprint`` (hex, of all that a request
+        computes), ``samples`` (see `sample`).
+
+    Raises
+    ------
+    InputError
+        Naming the size, its value and what is allowed.
+    OutputsDiffer
+        If two requests, warm-ups included, gave different results.
+    HipError, StrataError
+        As strata has it.
+    """
+    if warmups < 0 or samples < 1:
+        raise InputError(f"warmups is {warmups} and samples {samples}: 0 or more and 1 or more are wanted")
+    model, run = config_from(shape, **sizes)
+    opened = open_checkpoint(model, checkpoint)
+    prints: set[str] = set()
+    measured = []
+    with Engine(opened, run, strata.BatchSettings(*settings)) as engine:
+        ids = prompt(model, run.tokens)
+        for number in range(warmups + samples):
+            gc.collect()
+            outcome = engine.prefill(ids, walk)
+            prints.add(outcome.fingerprint())
+            if number >= warmups:
+                measured.append(sample(outcome))
+        clamped = engine.settings
+    if len(prints) != 1:
+        raise OutputsDiffer(f"{warmups + samples} identical requests gave {len(prints)} different results")
+    return {
+        "arm": [clamped.copy_batch, clamped.stage_batch, clamped.stage_copy_batch], "model": model.as_dict(),
+        "run": run.as_dict(), "walk": walk, "seed": model.seed, "runtime": strata.runtime.describe(),
+        "fingerprint": prints.pop(), "samples": measured,
+    }
+
+
+def sample(outcome: Outcome) -> dict[str, Any]:
+    """What a report says of one request.
+
+    Returns
+    -------
+    dict
+        ``pp_tok_s`` (filling the borrowed slots again included), ``run_wall_ms``, ``done_prefill_ms``, ``ttft_ms``,
+        ``copy_wait_ms``, ``stall`` (name: seconds), ``counters`` and ``refill_counters`` (name: count).
+    """
+    counters = outcome.counters.as_dict()
+    return {
+        "pp_tok_s": outcome.tokens_per_second, "run_wall_ms": outcome.run_wall_s * 1e3,
+        "done_prefill_ms": outcome.prefill_s * 1e3, "ttft_ms": outcome.ttft_s * 1e3,
+        "copy_wait_ms": outcome.counters.wait_publication_s * 1e3,
+        "stall": {name: counters[field] for name, field in _STALL.items()},
+        "counters": {name: value for name, value in counters.items() if not name.endswith("_s")},
+        "refill_counters": {name: value for name, value in outcome.refill_counters.as_dict().items()
+                            if not name.endswith("_s")},
+    }

@@ -1,0 +1,99 @@
+"""What the engine asks of a compute back end: arrays, one stream, slots in device memory.
+
+`numpy_backend` computes in host functions on a stream of the software runtime, `torch_backend` on a GPU. The
+model's formulas and the engine are written once over this interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import strata
+
+__all__ = ["Array", "Backend", "Ops", "make_backend"]
+
+#: An array of the back end: ``numpy.ndarray`` or ``torch.Tensor``.
+Array = Any
+
+
+class Ops(Protocol):
+    """Array functions. `xp` is the array module; the rest is where NumPy and torch differ."""
+
+    xp: Any
+    minus_infinity: Any
+
+    def asarray(self, values: npt.NDArray[Any]) -> Array:
+        """A copy on the device."""
+
+    def empty(self, *shape: int) -> Array:
+        """Float32, its contents arbitrary."""
+
+    def zeros(self, *shape: int) -> Array:
+        """Float32 zeros."""
+
+    def silu(self, x: Array) -> Array:
+        """``x`` times its sigmoid."""
+
+    def sigmoid(self, x: Array) -> Array:
+        """Logistic function."""
+
+    def softmax(self, x: Array) -> Array:
+        """Over the last axis."""
+
+    def largest(self, x: Array, count: int) -> tuple[Array, Array]:
+        """The largest values of the last axis and their indices; of equal ones the first."""
+
+    def solve_unit_lower(self, lower: Array, right: Array) -> Array:
+        """Solve ``(I + lower) y = right`` for strictly lower triangular matrices."""
+
+
+class Backend(Protocol):
+    """One device, one compute stream, one block of slots."""
+
+    name: str
+    ops: Ops
+    stream: int
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Have `work` done in stream order. It may run at once (and queue kernels), or later, on another thread."""
+
+    def synchronize(self) -> None:
+        """Wait until all submitted work is done; raises what it raised first."""
+
+    def to_host(self, array: Array) -> npt.NDArray[Any]:
+        """A copy in host memory, of an array whose work is done."""
+
+    def allocate_slots(self, count: int, nbytes: int) -> list[int]:
+        """Allocate the cache's slots; their device addresses."""
+
+    def slot(self, index: int) -> Array:
+        """A slot as float32 values. To be read by submitted work only."""
+
+    def read_slot(self, index: int) -> npt.NDArray[np.uint8]:
+        """A slot's bytes, copied to the host; all work on it is done."""
+
+    def close(self) -> None:
+        """Free stream and slots. Idempotent."""
+
+
+def make_backend() -> Backend:
+    """The back end for the runtime of this process: NumPy on *software*, torch elsewhere.
+
+    Raises
+    ------
+    RuntimeNotFound, StrataError
+        As `strata.runtime.ensure`.
+    ImportError
+        If torch is wanted and not there.
+    """
+    if strata.runtime.ensure() == "software":
+        from examples.prefill_engine.numpy_backend import NumpyBackend
+
+        return NumpyBackend()
+    from examples.prefill_engine.torch_backend import TorchBackend
+
+    return TorchBackend()

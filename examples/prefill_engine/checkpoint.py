@@ -1,0 +1,220 @@
+"""The checkpoint: deterministic weights, one safetensors file a layer, with the usual tensor names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from examples.prefill_engine.config import ModelConfig
+from examples.prefill_engine.errors import InputError
+from examples.prefill_engine.tensor_file import TensorFile, write_tensors
+
+__all__ = ["PROJECTIONS", "Checkpoint", "default_path", "expert_name", "open_checkpoint", "tensor_shapes"]
+
+#: Parts of an expert, in the order in which they lie in a slot. The files have them in the order of their names.
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+_CONFIG = "config.json"
+_INDEX = "model.safetensors.index.json"
+
+_Float32 = npt.NDArray[np.float32]
+
+
+def expert_name(layer: int, expert: int, projection: str) -> str:
+    """Name of an expert's tensor."""
+    return f"model.layers.{layer}.mlp.experts.{expert}.{projection}.weight"
+
+
+def tensor_shapes(model: ModelConfig, layer: int | None) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a layer's tensors; of those outside the layers for None."""
+    hidden = model.hidden
+    if layer is None:
+        return {"model.embed_tokens.weight": (model.vocab, hidden), "model.norm.weight": (hidden,),
+                "lm_head.weight": (model.vocab, hidden)}
+    keys, values = model.gdn_heads * model.gdn_key_dim, model.gdn_heads * model.gdn_value_dim
+    queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
+    if model.is_full_attention(layer):
+        mixer: dict[str, tuple[int, ...]] = {
+            "self_attn.q_proj.weight": (2 * queries, hidden), "self_attn.k_proj.weight": (kv, hidden),
+            "self_attn.v_proj.weight": (kv, hidden), "self_attn.o_proj.weight": (hidden, queries),
+            "self_attn.q_norm.weight": (model.head_dim,), "self_attn.k_norm.weight": (model.head_dim,),
+        }
+    else:
+        mixer = {
+            "linear_attn.in_proj_qkvz.weight": (2 * keys + 2 * values, hidden),
+            "linear_attn.in_proj_ba.weight": (2 * model.gdn_heads, hidden),
+            "linear_attn.conv1d.weight": (2 * keys + values, 1, model.conv_width),
+            "linear_attn.A_log": (model.gdn_heads,), "linear_attn.dt_bias": (model.gdn_heads,),
+            "linear_attn.norm.weight": (model.gdn_value_dim,), "linear_attn.out_proj.weight": (hidden, values),
+        }
+    shapes = {
+        "input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,), **mixer,
+        "mlp.gate.weight": (model.experts, hidden), "mlp.shared_expert_gate.weight": (1, hidden),
+        "mlp.shared_expert.gate_proj.weight": (model.shared_width, hidden),
+        "mlp.shared_expert.up_proj.weight": (model.shared_width, hidden),
+        "mlp.shared_expert.down_proj.weight": (hidden, model.shared_width),
+    }
+    named = {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
+    for expert in range(model.experts):
+        for projection in PROJECTIONS:
+            named[expert_name(layer, expert, projection)] = _projection_shape(model, projection)
+    return named
+
+
+class Checkpoint:
+    """An opened checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+        Folder with ``config.json``, ``model.safetensors.index.json`` and the files that it names.
+
+    Raises
+    ------
+    InputError
+        Naming the file, and the tensor where there is one: a file is missing, truncated or unreadable, a tensor is
+        missing or has another shape or dtype.
+
+    Attributes
+    ----------
+    model : ModelConfig
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        sizes = _read_json(path / _CONFIG)
+        try:
+            self.model = ModelConfig(**sizes)
+        except TypeError as problem:
+            raise InputError(f"{path / _CONFIG}: {problem}") from None
+        weight_map = _read_json(path / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise InputError(f"{path / _INDEX} has no weight_map")
+        self._files: dict[str, TensorFile] = {}
+        self._where: dict[str, str] = weight_map
+        self._tensors: dict[str, _Float32] = {}
+        for layer in (None, *range(self.model.layers)):
+            for name, shape in tensor_shapes(self.model, layer).items():
+                self._tensors[name] = self._open(name, shape)
+
+    def _open(self, name: str, shape: tuple[int, ...]) -> _Float32:
+        file = self._where.get(name)
+        if not isinstance(file, str) or Path(file).name != file:
+            raise InputError(f"{self.path / _INDEX} names no file of this folder for the tensor {name}")
+        if file not in self._files:
+            self._files[file] = TensorFile(self.path / file)
+        return self._files[file].tensor(name, shape)
+
+    def tensor(self, name: str) -> _Float32:
+        """A tensor as an array over the mapped file."""
+        return self._tensors[name]
+
+    def dense(self, layer: int | None) -> dict[str, _Float32]:
+        """A layer's tensors by name without its prefix, routed experts left out; those outside for None."""
+        prefix = "" if layer is None else f"model.layers.{layer}."
+        return {name[len(prefix):]: self._tensors[name] for name in tensor_shapes(self.model, layer)
+                if ".mlp.experts." not in name}
+
+    def expert(self, layer: int, expert: int) -> list[_Float32]:
+        """An expert's gate, up and down: its segments, in the order of a slot."""
+        return [self._tensors[expert_name(layer, expert, projection)] for projection in PROJECTIONS]
+
+
+def default_path(model: ModelConfig) -> Path:
+    """Folder in the user's cache for the checkpoint of this shape and seed."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = zlib.crc32(json.dumps(model.as_dict(), sort_keys=True).encode())
+    return Path(cache) / "strata" / "prefill_engine" / f"{model.layers}x{model.experts}-{digest:08x}"
+
+
+def open_checkpoint(model: ModelConfig, path: Path | None = None) -> Checkpoint:
+    """Open the checkpoint of this shape and seed; write it first where there is none.
+
+    Parameters
+    ----------
+    model : ModelConfig
+    path : Path, optional
+        Default: `default_path`.
+
+    Raises
+    ------
+    InputError
+        As `Checkpoint`, or if what lies there has another shape or seed.
+    """
+    path = default_path(model) if path is None else path
+    if not path.exists():
+        _write(model, path)
+    checkpoint = Checkpoint(path)
+    wanted, found = model.as_dict(), checkpoint.model.as_dict()
+    other = [f"{name} {found[name]} (asked for: {wanted[name]})" for name in wanted if wanted[name] != found[name]]
+    if other:
+        raise InputError(f"the checkpoint {path} is of another model: {', '.join(other)}")
+    return checkpoint
+
+
+def _write(model: ModelConfig, path: Path) -> None:
+    """Write beside the place and rename: nobody ever sees half a checkpoint."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=path.name + ".", dir=path.parent))
+    try:
+        total = model.layers + 1
+        groups: tuple[int | None, ...] = (*range(model.layers), None)
+        names = [f"model-{k:05d}-of-{total:05d}.safetensors" for k in range(1, total + 1)]
+        weight_map: dict[str, str] = {}
+
+        def write(group: int | None, name: str) -> None:
+            write_tensors(folder / name, tensor_shapes(model, group), lambda n, s: _values(model, n, s))
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            running = [pool.submit(write, group, name) for group, name in zip(groups, names, strict=True)]
+            for group, name in zip(groups, names, strict=True):
+                weight_map.update(dict.fromkeys(tensor_shapes(model, group), name))
+            for written in running:
+                written.result()
+        (folder / _INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+        (folder / _CONFIG).write_text(json.dumps(model.as_dict(), indent=1) + "\n")
+        try:
+            os.rename(folder, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+            # Another process was first; its files are the same.
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _values(model: ModelConfig, name: str, shape: tuple[int, ...]) -> _Float32:
+    """A tensor's values: uniform, scaled by its inputs, from a generator of its own."""
+    random = np.random.Generator(np.random.PCG64([model.seed, zlib.crc32(name.encode())]))
+    values = random.random(shape, dtype=np.float32)
+    if name.endswith("A_log"):
+        return np.log(np.float32(0.05) + values)  # decays of a token between nearly none and two thirds
+    values -= np.float32(0.5)
+    if name.endswith(("norm.weight", "dt_bias")):
+        return values * np.float32(0.2)
+    fan_in = shape[-1]
+    gain = 8.0 if name == "model.embed_tokens.weight" else 1.0
+    return values * np.float32(gain * np.sqrt(12.0 / fan_in))
+
+
+def _projection_shape(model: ModelConfig, projection: str) -> tuple[int, int]:
+    wide = (model.expert_width, model.hidden)
+    return wide[::-1] if projection == "down_proj" else wide
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise InputError(f"{path}: {problem}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}; an object is wanted")
+    return content

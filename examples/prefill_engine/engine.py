@@ -1,0 +1,284 @@
+"""The engine: it owns the model, the routing, the cache and the kernels, and has strata stream the experts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import strata
+from examples.prefill_engine.backend import Array, Backend, make_backend
+from examples.prefill_engine.checkpoint import Checkpoint
+from examples.prefill_engine.config import ModelConfig, RunConfig
+from examples.prefill_engine.errors import InputError
+from examples.prefill_engine.expert_cache import ExpertCache
+from examples.prefill_engine.experts import RoutePlan, apply_expert, combine, expert_views, route
+from examples.prefill_engine.host_experts import HostExperts
+from examples.prefill_engine.mixers import (
+    AttentionState,
+    GdnState,
+    Positions,
+    attention,
+    gated_delta_net,
+    rms_norm,
+)
+from examples.prefill_engine.outcome import Outcome, Routing
+from examples.prefill_engine.walks import WALKS, AllExperts, RoutedExperts, Walk
+
+__all__ = ["Engine", "Tap", "prompt"]
+
+#: Called before an expert's kernel is queued, with the back end, layer, expert and cache slot. For tests.
+Tap = Callable[[Backend, int, int, int], None]
+
+
+def prompt(model: ModelConfig, tokens: int) -> npt.NDArray[np.int64]:
+    """(tokens,) token ids, by the model's seed."""
+    return np.random.Generator(np.random.PCG64([model.seed, 3])).integers(0, model.vocab, tokens)
+
+
+class Engine:
+    """Prefills prompts, one at a time.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    run : RunConfig
+        `tokens` is not used: a prompt has its own length.
+    settings : strata.BatchSettings
+        How many entries share a dependency in long prefill.
+    sources : HostExperts, optional
+        Shared by the engines of a process, since they are large. Default: made here.
+    tap : callable, optional
+
+    Raises
+    ------
+    InputError
+        If the sizes do not fit one another.
+
+    Notes
+    -----
+    A context manager; for one thread.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettings, *,
+                 sources: HostExperts | None = None, tap: Tap | None = None) -> None:
+        self.model = checkpoint.model
+        self.run = run
+        self._tap = tap
+        self.backend = make_backend()
+        self._ops = self.backend.ops
+        try:
+            self._sources = HostExperts(checkpoint, run.pinned_share) if sources is None else sources
+            self.cache = ExpertCache(self.model, self._sources, self.backend, run.cache_slots, run.gpu_ring)
+            self._streamer = strata.ExpertStreamer(
+                self.model.expert_bytes, slots=self.cache.lent_addresses, compute_stream=self.backend.stream,
+                host_ring=run.host_ring, workers=run.workers, settings=settings, timing=True)
+        except BaseException:
+            self.backend.close()
+            raise
+        self.settings = self._streamer.settings
+        try:
+            self.cache.refill(self._streamer)
+            self._dense = {layer: {name: self._ops.asarray(values) for name, values in checkpoint.dense(layer).items()}
+                           for layer in (None, *range(self.model.layers))}
+            self._views = [expert_views(self.model, self.backend.slot(slot)) for slot in range(run.cache_slots)]
+        except BaseException:
+            self.close()
+            raise
+
+    def prefill(self, ids: npt.NDArray[np.int64], walk: str = "all") -> Outcome:
+        """Prefill one prompt from an empty context.
+
+        Parameters
+        ----------
+        ids : (tokens,) integers
+        walk : {"all", "routed"}
+
+        Returns
+        -------
+        Outcome
+
+        Raises
+        ------
+        InputError
+            If the prompt is empty, shorter than a chunk, or has an unknown id; the cache was not touched.
+        HipError, StrataError
+            As strata has it; the lent slots were filled again, if that was still possible.
+        """
+        self._check(ids, walk)
+        prefill = _Prefill(self, ids, walk)
+        began = time.perf_counter()
+        try:
+            prefill.chunks()
+        except BaseException:
+            with suppress(Exception):  # what queued work raises now comes after the first cause
+                self.backend.synchronize()
+            self.cache.refill(self._streamer)
+            raise
+        ran = time.perf_counter()
+        refill = self.cache.refill(self._streamer)
+        refilled = time.perf_counter()
+        token = prefill.first_token()
+        return prefill.outcome(token, refill, run_wall_s=ran - began, prefill_s=refilled - began,
+                               ttft_s=time.perf_counter() - began)
+
+    def _check(self, ids: npt.NDArray[np.int64], walk: str) -> None:
+        if walk not in WALKS:
+            raise InputError(f"walk is {walk!r}: one of {', '.join(WALKS)} is wanted")
+        if len(ids) == 0:
+            raise InputError("the prompt has 0 tokens: there is nothing to prefill")
+        if len(ids) < self.run.chunk:
+            raise InputError(f"the prompt has {len(ids)} tokens and a chunk {self.run.chunk}: a prompt has at least "
+                             "one whole chunk")
+        if int(ids.min()) < 0 or int(ids.max()) >= self.model.vocab:
+            raise InputError(f"token ids from {int(ids.min())} to {int(ids.max())}: 0 to {self.model.vocab - 1} are "
+                             "known")
+
+    def _open_walk(self, tokens: int, walk: str) -> Walk:
+        if tokens < self.run.short_below:
+            return RoutedExperts(self._streamer, self.cache, self._sources, long_prefill=False)
+        if walk == "all":
+            return AllExperts(self._streamer, self.cache, self._sources)
+        return RoutedExperts(self._streamer, self.cache, self._sources, long_prefill=True)
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._streamer.close()
+        self._views = []
+        self.backend.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+
+class _Prefill:
+    """One prompt on its way through the layers. What `submit` is given runs in stream order, perhaps later."""
+
+    def __init__(self, engine: Engine, ids: npt.NDArray[np.int64], walk: str) -> None:
+        self._engine = engine
+        self._model = engine.model
+        self._backend = engine.backend
+        self._ops = engine._ops
+        self._ids = ids
+        self._walk = walk
+        self._states = [self._fresh_state(layer) for layer in range(self._model.layers)]
+        self._residuals: list[Array] = []
+        self._routing: list[list[Routing]] = [[] for _ in range(self._model.layers)]
+        self._counters = strata.Counters()
+        self._x: Array = None  # the residual stream of the current chunk, (tokens, hidden)
+        self._h: Array = None  # its norm: what router and experts see
+        self._chosen: Array = None
+        self._shares: Array = None
+        self._gathered: Array = None  # rows of h, sorted by expert
+        self._outputs: Array = None  # of the experts, in the same order
+
+    def _fresh_state(self, layer: int) -> AttentionState | GdnState:
+        model, zeros = self._model, self._ops.zeros
+        if model.is_full_attention(layer):
+            return AttentionState(zeros(model.kv_heads, 0, model.head_dim), zeros(model.kv_heads, 0, model.head_dim))
+        channels = model.gdn_heads * (2 * model.gdn_key_dim + model.gdn_value_dim)
+        return GdnState(zeros(model.gdn_heads, model.gdn_key_dim, model.gdn_value_dim),
+                        zeros(model.conv_width - 1, channels))
+
+    def chunks(self) -> None:
+        for first in range(0, len(self._ids), self._engine.run.chunk):
+            ids = self._ids[first:first + self._engine.run.chunk]
+            positions = Positions.of(self._model, first, len(ids), self._ops)
+            device_ids = self._ops.asarray(ids)
+            self._backend.submit(lambda ids=device_ids: self._embed(ids))
+            walk = self._engine._open_walk(len(ids), self._walk)
+            with walk.request as request:
+                for layer in range(self._model.layers):
+                    self._layer(layer, positions, walk)
+            self._counters += request.counters
+            self._backend.submit(lambda: self._residuals.append(self._x))
+        self._backend.synchronize()
+
+    def _layer(self, layer: int, positions: Positions, walk: Walk) -> None:
+        submit = self._backend.submit
+        submit(lambda: self._mix(layer, positions))
+        # The host must know the routing: which experts to extend by, which to skip, how many rows each has.
+        self._backend.synchronize()
+        routing = Routing(self._backend.to_host(self._chosen), self._backend.to_host(self._shares))
+        self._routing[layer].append(routing)
+        plan = RoutePlan.of(routing.chosen, self._model.experts)
+        routed = plan.routed()
+        tokens, rows = self._ops.asarray(plan.tokens), self._ops.asarray(plan.rows)
+        submit(lambda: self._gather(tokens))
+        resident = self._engine.cache.slot_of[layer]
+        for expert in np.flatnonzero(routed & (resident >= 0)).tolist():
+            self._expert(layer, expert, int(resident[expert]), plan)
+        request, first_lent = walk.request, self._engine.cache.retained
+        for expert in walk.entries(layer, routed).tolist():
+            if routed[expert]:
+                slot = request.acquire()
+                self._expert(layer, expert, first_lent + slot.slot, plan)
+                slot.release()
+            else:
+                request.skip()
+        submit(lambda: self._combine(layer, rows))
+
+    def _expert(self, layer: int, expert: int, slot: int, plan: RoutePlan) -> None:
+        if self._engine._tap is not None:
+            self._engine._tap(self._backend, layer, expert, slot)
+        begin, end = int(plan.bounds[expert]), int(plan.bounds[expert + 1])
+        gate_up, down = self._engine._views[slot]
+
+        def work() -> None:
+            self._outputs[begin:end] = apply_expert(self._ops, gate_up, down, self._gathered[begin:end])
+
+        self._backend.submit(work)
+
+    # --- in stream order ----------------------------------------------------------------------------------------
+
+    def _embed(self, ids: Array) -> None:
+        self._x = self._engine._dense[None]["model.embed_tokens.weight"][ids]
+
+    def _mix(self, layer: int, positions: Positions) -> None:
+        ops, model, weights, state = self._ops, self._model, self._engine._dense[layer], self._states[layer]
+        h = rms_norm(ops, self._x, weights["input_layernorm.weight"])
+        if isinstance(state, AttentionState):
+            self._x = self._x + attention(ops, model, weights, h, state, positions)
+        else:
+            self._x = self._x + gated_delta_net(ops, model, weights, h, state)
+        self._h = rms_norm(ops, self._x, weights["post_attention_layernorm.weight"])
+        self._chosen, self._shares = route(ops, model, weights, self._h)
+
+    def _gather(self, tokens: Array) -> None:
+        self._gathered = self._h[tokens]
+        self._outputs = self._ops.empty(*self._gathered.shape)
+
+    def _combine(self, layer: int, rows: Array) -> None:
+        weights = self._engine._dense[layer]
+        self._x = self._x + combine(self._ops, self._model, weights, self._h, self._outputs, rows, self._shares)
+
+    def _head(self) -> None:
+        weights = self._engine._dense[None]
+        last = rms_norm(self._ops, self._residuals[-1][-1:], weights["model.norm.weight"])
+        self._logits = last @ weights["lm_head.weight"].T
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def first_token(self) -> int:
+        self._backend.submit(self._head)
+        self._backend.synchronize()
+        return int(np.argmax(self._backend.to_host(self._logits)))
+
+    def outcome(self, token: int, refill: strata.Counters, **seconds: float) -> Outcome:
+        host = self._backend.to_host
+        gdn: dict[int, dict[str, Any]] = {
+            layer: {"matrix": host(state.matrix), "conv": host(state.conv)}
+            for layer, state in enumerate(self._states) if isinstance(state, GdnState)}
+        return Outcome(
+            tokens=len(self._ids), first_token=token, counters=self._counters, refill_counters=refill, **seconds,
+            residual=np.concatenate([host(r) for r in self._residuals]),
+            routing=[Routing.join(chunks) for chunks in self._routing], gdn=gdn)

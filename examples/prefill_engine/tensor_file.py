@@ -1,0 +1,117 @@
+"""Files in the safetensors format: written tensor by tensor, read through a memory map.
+
+The map is what matters here: strata streams an expert's bytes straight from it, so the reader gives arrays over
+the mapped file and copies nothing. The writer never holds more than one tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from examples.prefill_engine.errors import InputError
+
+__all__ = ["TensorFile", "write_tensors"]
+
+_LENGTH_BYTES = 8
+_MAX_HEADER = 100_000_000
+_DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+_Float32 = npt.NDArray[np.float32]
+
+
+def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]],
+                  make: Callable[[str, tuple[int, ...]], _Float32]) -> None:
+    """Write float32 tensors, in the order of their names.
+
+    Parameters
+    ----------
+    path : Path
+    shapes : mapping
+        Name to shape.
+    make : callable
+        Gives a tensor's values for its name and shape.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    names = sorted(shapes)
+    end = 0
+    for name in names:
+        begin, end = end, end + int(np.prod(shapes[name], dtype=np.int64)) * 4
+        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(_LENGTH_BYTES, "little"))
+        file.write(text)
+        for name in names:
+            values = np.ascontiguousarray(make(name, shapes[name]), dtype="<f4")
+            if values.shape != shapes[name]:
+                raise ValueError(f"{name}: values of shape {values.shape} for a tensor of {shapes[name]}")
+            file.write(values.data)
+
+
+class TensorFile:
+    """A mapped safetensors file.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    InputError
+        If the file is missing, is no safetensors file, or is shorter or longer than its header says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._bytes: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        except (OSError, ValueError) as problem:  # an empty file cannot be mapped
+            raise InputError(f"{path}: {problem}") from None
+        size = len(self._bytes)
+        length = int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
+        if size < _LENGTH_BYTES or not 2 <= length <= min(_MAX_HEADER, size - _LENGTH_BYTES):
+            raise InputError(f"{path} is no safetensors file, or is truncated: {size} bytes, of which the header "
+                             f"claims {length}")
+        self._data = _LENGTH_BYTES + length
+        try:
+            header = json.loads(self._bytes[_LENGTH_BYTES:self._data].tobytes())
+            header.pop("__metadata__", None)
+            self._entries = {name: (str(entry["dtype"]), tuple(int(n) for n in entry["shape"]),
+                                    int(entry["data_offsets"][0]), int(entry["data_offsets"][1]))
+                             for name, entry in header.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
+            raise InputError(f"{path}: its header cannot be read ({type(problem).__name__}: {problem})") from None
+        covered = 0
+        for name, (dtype, shape, begin, end) in sorted(self._entries.items(), key=lambda item: item[1][2:]):
+            wanted = int(np.prod(shape, dtype=object)) * _DTYPES.get(dtype, 0) if shape else _DTYPES.get(dtype, 0)
+            if begin != covered or end - begin != wanted or min(shape, default=0) < 0:
+                raise InputError(f"{path}: tensor {name} ({dtype}, shape {shape}) claims bytes {begin} to {end}; "
+                                 f"{wanted} bytes from {covered} are wanted")
+            covered = end
+        if self._data + covered != size:
+            raise InputError(f"{path} is truncated or has a tail: its tensors take {self._data + covered} bytes, "
+                             f"the file has {size}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> _Float32:
+        """Return a float32 tensor as an array over the mapped file.
+
+        Raises
+        ------
+        InputError
+            If the file lacks the tensor, or it has another shape or dtype.
+        """
+        if name not in self._entries:
+            raise InputError(f"{self.path} lacks the tensor {name}")
+        dtype, actual, begin, end = self._entries[name]
+        if dtype != "F32" or actual != shape:
+            raise InputError(f"{self.path}: tensor {name} is {dtype} of shape {actual}; F32 of shape {shape} is wanted")
+        return self._bytes[self._data + begin:self._data + end].view("<f4").reshape(shape)

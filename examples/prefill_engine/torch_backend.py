@@ -1,0 +1,104 @@
+"""torch on a GPU. Its stream and its memory are lent to strata: a raw stream handle, and the slots' addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["TorchBackend", "TorchOps"]
+
+_ALIGNMENT = 256
+
+
+class TorchOps:
+    """Array functions on a device; see `examples.prefill_engine.backend.Ops`."""
+
+    xp = torch
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.minus_infinity = torch.tensor(-float("inf"), device=device)
+
+    def asarray(self, values: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.array(values)).to(self._device)
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, device=self._device)
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, device=self._device)
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x)
+
+    def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)
+
+    def softmax(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)
+
+    def largest(self, x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        # Sorted, not torch.topk: of equal shares the first is taken, always.
+        values, chosen = torch.sort(x, dim=-1, descending=True, stable=True)
+        return values[..., :count], chosen[..., :count]
+
+    def solve_unit_lower(self, lower: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
+
+
+class TorchBackend:
+    """See `examples.prefill_engine.backend.Backend`.
+
+    Raises
+    ------
+    RuntimeError
+        If torch sees no GPU.
+    """
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise RuntimeError("torch sees no GPU: run on the software runtime (--runtime software) instead")
+        # The numbers are compared bit by bit, so float32 means float32.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.ops = TorchOps("cuda")
+        self._stream = torch.cuda.Stream()
+        self.stream = int(self._stream.cuda_stream)
+        # Until close: what the engine makes outside `submit` goes on this stream, too.
+        self._contexts = ExitStack()
+        self._contexts.enter_context(torch.cuda.stream(self._stream))
+        self._contexts.enter_context(torch.inference_mode())
+        self._slots: torch.Tensor | None = None
+        self._values: list[torch.Tensor] = []
+
+    def submit(self, work: Callable[[], object]) -> None:
+        work()
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def to_host(self, array: torch.Tensor) -> npt.NDArray[Any]:
+        return array.cpu().numpy()
+
+    def allocate_slots(self, count: int, nbytes: int) -> list[int]:
+        stride = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._slots = torch.empty((count, stride), dtype=torch.uint8, device="cuda")
+        self._values = [row[:nbytes].view(torch.float32) for row in self._slots]
+        return [row.data_ptr() for row in self._slots]
+
+    def slot(self, index: int) -> torch.Tensor:
+        return self._values[index]
+
+    def read_slot(self, index: int) -> npt.NDArray[np.uint8]:
+        return self._values[index].view(torch.uint8).cpu().numpy()
+
+    def close(self) -> None:
+        self._stream.synchronize()
+        self._contexts.close()
+        self._values, self._slots = [], None

@@ -1,0 +1,121 @@
+"""What a process of an arm printed: one JSON object, checked field by field."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata.bench.errors import WorkloadError
+from strata.settings import BatchSettings
+
+__all__ = ["Outcome", "Sample", "read_outcome"]
+
+#: Figures of a sample: whether a workload must have them. A replay, say, has no tokens.
+FIGURES = {"pp_tok_s": False, "run_wall_ms": True, "ttft_ms": False, "copy_wait_ms": True}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured request.
+
+    Attributes
+    ----------
+    figures : dict of str to float or None
+        ``pp_tok_s``, ``run_wall_ms``, ``ttft_ms``, ``copy_wait_ms``.
+    stall : dict of str to float
+        Seconds by where they went.
+    counters : dict of str to int
+    """
+
+    figures: dict[str, float | None]
+    stall: dict[str, float]
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that one process says.
+
+    Attributes
+    ----------
+    model, seed : object
+        As printed; they must be equal in all processes.
+    fingerprint : str
+        Of the outputs; equal in all processes, too.
+    samples : tuple of Sample
+        Measured ones alone.
+    about : dict
+        Anything the workload says of the runtime and the device.
+    """
+
+    model: Any
+    seed: Any
+    fingerprint: str
+    samples: tuple[Sample, ...]
+    about: dict[str, Any]
+
+
+def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
+    """Read what a process printed on its standard output.
+
+    Raises
+    ------
+    WorkloadError
+        It is no JSON object, a field is missing or wrong, or it is another arm's.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        shown = " ".join(text.split())
+        raise WorkloadError(f"printed {shown!r:.80}, which is not one JSON object: {problem}") from None
+    if not isinstance(data, dict):
+        raise WorkloadError(f"printed {data!r:.80}; one JSON object is wanted")
+    for field in ("arm", "model", "seed", "fingerprint", "samples"):
+        if field not in data:
+            raise WorkloadError(f"printed no {field!r}")
+    asked = [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
+    if data["arm"] != asked:
+        raise WorkloadError(f"says that its arm is {data['arm']!r:.60}; it was asked for {asked}")
+    if not isinstance(data["fingerprint"], str) or not data["fingerprint"]:
+        raise WorkloadError(f"has the fingerprint {data['fingerprint']!r:.60}; a non-empty text is wanted")
+    given = data["samples"]
+    if not isinstance(given, list) or len(given) != samples:
+        count = f"{len(given)} samples" if isinstance(given, list) else f"samples {given!r:.60}"
+        raise WorkloadError(f"printed {count}; {samples} are wanted")
+    about = data.get("about", {})
+    if not isinstance(about, dict):
+        raise WorkloadError(f"has about {about!r:.60}; an object is wanted")
+    return Outcome(data["model"], data["seed"], data["fingerprint"],
+                   tuple(_sample(one, f"samples[{k}]") for k, one in enumerate(given)), about)
+
+
+def _sample(data: Any, where: str) -> Sample:
+    if not isinstance(data, dict):
+        raise WorkloadError(f"has {where} {data!r:.60}; an object is wanted")
+    figures: dict[str, float | None] = {}
+    for name, needed in FIGURES.items():
+        value = data.get(name)
+        figures[name] = None if value is None and not needed else _number(value, f"{where}.{name}")
+    stall = {name: _number(value, f"{where}.stall.{name}") for name, value in _object(data, "stall", where).items()}
+    counters = {}
+    for name, value in _object(data, "counters", where).items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise WorkloadError(f"has {where}.counters.{name} {value!r:.60}; an integer is wanted")
+        counters[name] = value
+    return Sample(figures, stall, counters)
+
+
+def _object(data: Mapping[str, Any], field: str, where: str) -> dict[str, Any]:
+    value = data.get(field)
+    if not isinstance(value, dict):
+        raise WorkloadError(f"has {where}.{field} {value!r:.60}; an object is wanted")
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise WorkloadError(f"has {where} {value!r:.60}; a finite number from 0 is wanted")
+    return float(value)

@@ -1,0 +1,134 @@
+"""The protocol: independent processes of each arm, in turn, each with warm-ups and measured samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from strata.bench.agreement import check_agreement
+from strata.bench.errors import InputError, WatchdogError, WorkloadError
+from strata.bench.machine import Machine
+from strata.bench.memory import MemoryWatch, psutil
+from strata.bench.outcome import Outcome, Sample, read_outcome
+from strata.bench.processes import run_process
+from strata.bench.report import Report
+from strata.bench.workload import Workload
+from strata.settings import BatchSettings
+
+__all__ = ["ArmRuns", "ProcessRun", "Protocol", "bench"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How often, and under which watch.
+
+    Attributes
+    ----------
+    processes, warmups, samples : int
+        Processes of an arm; unmeasured and measured requests of each of them.
+    interval_s : float
+        Seconds between two looks at the memory.
+    min_available : int
+        Bytes of memory that must stay available.
+    timeout_s : float
+        Seconds that a process may take.
+    """
+
+    processes: int = 2
+    warmups: int = 2
+    samples: int = 3
+    interval_s: float = 0.5
+    min_available: int = 2 * 2**30
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class ProcessRun:
+    """One process of an arm: what it printed, what memory did meanwhile, how long it was there."""
+
+    outcome: Outcome
+    memory: MemoryWatch
+    seconds: float
+
+
+@dataclass
+class ArmRuns:
+    """All processes of an arm."""
+
+    settings: BatchSettings
+    runs: list[ProcessRun] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The settings as they are written: ``8/16/16``."""
+        batch = self.settings
+        return f"{batch.copy_batch}/{batch.stage_batch}/{batch.stage_copy_batch}"
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The measured requests of all processes, in order."""
+        return [sample for run in self.runs for sample in run.outcome.samples]
+
+
+def bench(
+    workload: Workload,
+    settings: Sequence[BatchSettings],
+    protocol: Protocol | None = None,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Run every arm and compare.
+
+    Parameters
+    ----------
+    workload : Workload
+    settings : sequence of BatchSettings
+        The arms, one or more, each once; the others are compared with the first.
+    protocol : Protocol, optional
+    say : callable, optional
+        Called with a line of progress.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InputError
+        An argument cannot be used.
+    NotComparable
+        Processes differ in output, model or seed. It is found after the process that differs.
+    WatchdogError, WorkloadError
+        A process was ended, or failed; the text names it. No later one was started.
+    """
+    protocol = protocol or Protocol()
+    psutil()
+    if not settings:
+        raise InputError("settings is empty; one arm at least is wanted")
+    if len(set(settings)) != len(settings):
+        raise InputError(f"settings has an arm twice: {', '.join(ArmRuns(one).name for one in settings)}")
+    machine = Machine.here()
+    arms = [ArmRuns(one) for one in settings]
+    done: list[tuple[str, Outcome]] = []
+    for turn in range(protocol.processes):
+        for arm in arms:
+            name = f"process {turn + 1} of arm {arm.name}"
+            say(f"{name} (of {protocol.processes})")
+            run = _run(workload, arm.settings, protocol, name)
+            arm.runs.append(run)
+            done.append((name, run.outcome))
+            check_agreement(done)
+    return Report(workload=workload, protocol=protocol, machine=machine, arms=arms)
+
+
+def _run(workload: Workload, settings: BatchSettings, protocol: Protocol, name: str) -> ProcessRun:
+    watch = MemoryWatch(protocol.min_available)
+    command = workload.command(settings, protocol.warmups, protocol.samples)
+    began = time.monotonic()
+    try:
+        text = run_process(command, watch, interval_s=protocol.interval_s, timeout_s=protocol.timeout_s)
+        outcome = read_outcome(text, settings, protocol.samples)
+    except (WatchdogError, WorkloadError) as problem:
+        raise type(problem)(f"{name}: {problem}") from None
+    return ProcessRun(outcome, watch, time.monotonic() - began)

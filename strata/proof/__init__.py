@@ -1,0 +1,1 @@
+"""Shows that each dependency call is needed, or says why it is not, on the software runtime."""

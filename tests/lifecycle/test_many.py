@@ -1,0 +1,115 @@
+"""Streamers come and go: threads, file descriptors and memory are back to what they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scripts import ended_well, run_script
+
+MEASURE = """
+    import time
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def settled(count, wanted):
+        # A joined thread leaves the process's list a moment after its join.
+        until = time.monotonic() + 20
+        while count() > wanted and time.monotonic() < until:
+            pass
+        return count()
+    def serve(streamer, copies):
+        with streamer.begin(copies) as request:
+            request.acquire().release()
+            request.skip(63)
+    def one(k):
+        with strata.ExpertStreamer(64, gpu_ring=4, host_ring=2, workers=3) as streamer:
+            serve(streamer, direct if k % 2 else staged)
+    def stage(k):
+        with strata.HostStager(64, host_ring=2, workers=3) as stager:
+            stager.start(staged)
+            stager.wait(k % 2)
+    for k in range(3):
+        one(k)
+        stage(k)
+    base = settled(threads, 1), descriptors(), control.live()
+"""
+
+
+def test_a_hundred_streamers_one_after_the_other() -> None:
+    script = MEASURE + """
+    memory = resident()
+    for k in range(100):
+        one(k)
+        stage(k)
+    say(base[0], settled(threads, base[0]), descriptors() - base[1])
+    live = control.live()
+    say({k: v for k, v in live.items() if v != base[2][k]})
+    say(resident() - memory < 4 << 20)
+    """
+    out = ended_well(run_script(script))
+    assert out == ["1 1 0", "{}", "True"]
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_a_hundred_streamers_at_once(how: str) -> None:
+    script = MEASURE + f"""
+    import random
+    streamers = [strata.ExpertStreamer(64, gpu_ring=4, host_ring=2, workers=2) for _ in range(100)]
+    for k, streamer in enumerate(streamers):
+        serve(streamer, direct if k % 2 else staged)
+    random.Random(5).shuffle(streamers)
+    while streamers:
+        streamer = streamers.pop()
+        if {how!r} == "close":
+            streamer.close()
+        del streamer
+    say(settled(threads, base[0]), descriptors() - base[1])
+    live = control.live()
+    say({{k: v for k, v in live.items() if v != base[2][k]}})
+    """
+    assert ended_well(run_script(script)) == ["1 0", "{}"]
+
+
+def test_a_thousand_requests_of_one_streamer() -> None:
+    script = MEASURE + """
+    with strata.ExpertStreamer(64, gpu_ring=4, host_ring=2, workers=3) as streamer:
+        for k in range(50):
+            serve(streamer, direct if k % 3 else staged)
+        memory, count = resident(), threads()
+        for k in range(1000):
+            if k % 7 == 0:
+                with streamer.begin(staged) as request:
+                    request.acquire()
+            else:
+                serve(streamer, direct if k % 3 else staged)
+        say(threads() - count, descriptors() - base[1], resident() - memory < 2 << 20)
+    """
+    assert ended_well(run_script(script)) == ["0 0 True"]
+
+
+def test_set_up_that_fails_leaves_nothing() -> None:
+    """Each call of the construction fails in turn."""
+    script = MEASURE + """
+    tried = 0
+    for call in ("hipStreamCreateWithFlags", "hipEventCreateWithFlags", "hipMalloc", "hipHostMalloc", "hipMemGetInfo",
+                 "hipGetDevice", "hipGetDeviceCount"):
+        for nth in range(1, 14):
+            hit = control.inject(call, nth, status=2)
+            try:
+                with strata.ExpertStreamer(64, gpu_ring=4, host_ring=2) as streamer:
+                    serve(streamer, staged)
+            except (strata.HipError, MemoryError) as error:
+                tried += 1
+            fired = hit.fired
+            control.clear_injections()
+            if not fired:
+                break
+    live = control.live()
+    say({k: v for k, v in live.items() if v != base[2][k]})
+    say(settled(threads, base[0]), descriptors() - base[1], tried > 10)
+    """
+    out = ended_well(run_script(script, STRATA_HIP_RUNTIME="software"))
+    assert out == ["{}", "1 0 True"]

@@ -1,0 +1,120 @@
+"""The command line, in processes of its own: exit status, output, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripts import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: object, status: int = 0, timeout: float = 250) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "examples.prefill_engine", *map(str, arguments)], cwd=ROOT,
+                          env=environment(STRATA_HIP_RUNTIME="software"), text=True, capture_output=True,
+                          timeout=timeout, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def tiny(tiny_path: Path) -> tuple[object, ...]:
+    return ("--shape", "tiny", "--checkpoint", tiny_path)
+
+
+def test_verify(tiny, tmp_path: Path) -> None:
+    done = command("verify", *tiny, "--schedule", "lazy", "--json", tmp_path / "report.json")
+    assert "25 lines equal" in done.stdout
+    assert "DIFFERENT" not in done.stdout
+    assert done.stderr == ""
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["equal"] is True
+    assert report["arms"] == {"control": [1, 1, 1], "optimized": [8, 4, 4]}  # clamped to the rings
+    assert len(report["lines"]) == 25
+    assert all(line["equal"] for line in report["lines"])
+    assert report["runtime"]["runtime"] == "software"
+
+
+def test_verify_against_a_checkpoint_with_one_other_byte(tiny, copied: Path) -> None:
+    file = next(copied.glob("model-00001-*"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x80  # the last tensor of the file: a sign of the router's or the shared expert's
+    file.write_bytes(content)
+    done = command("verify", *tiny, "--against", copied, "--walk", "all", status=1)
+    assert "lines DIFFERENT" in done.stdout
+
+
+def test_arm(tiny) -> None:
+    done = command("arm", *tiny, "--settings", "4,2,3", "--warmups", 1, "--samples", 2, "--walk", "routed")
+    result = json.loads(done.stdout)
+    assert result["arm"] == [4, 2, 3]
+    assert result["seed"] == 0
+    assert result["model"]["experts"] == 16
+    assert len(result["samples"]) == 2
+    assert int(result["fingerprint"], 16) > 0
+    for sample in result["samples"]:
+        assert 0 < sample["run_wall_ms"] <= sample["done_prefill_ms"] <= sample["ttft_ms"]
+        assert sample["pp_tok_s"] == pytest.approx(40 / sample["done_prefill_ms"] * 1e3)
+        assert sample["copy_wait_ms"] == pytest.approx(sample["stall"]["copy_wait"] * 1e3)
+        assert sample["counters"]["direct_copies"] > 0
+    other = json.loads(command("arm", *tiny, "--settings", "1,1,1", "--warmups", 0, "--samples", 1).stdout)
+    assert other["fingerprint"] == result["fingerprint"]
+
+
+def test_another_seed_has_another_fingerprint(tiny, tmp_path: Path) -> None:
+    one = command("arm", *tiny, "--warmups", 0, "--samples", 1)
+    other = command("arm", "--shape", "tiny", "--checkpoint", tmp_path / "seed3", "--seed", 3, "--warmups", 0,
+                    "--samples", 1)
+    assert json.loads(one.stdout)["fingerprint"] != json.loads(other.stdout)["fingerprint"]
+    assert json.loads(other.stdout)["seed"] == 3
+
+
+def test_run(tiny) -> None:
+    done = command("run", *tiny)
+    assert "tokens/s" in done.stdout
+    assert "copy_wait" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["verify", "--tokens", "0"], "0 tokens"),
+    (["verify", "--tokens", "15"], "15 tokens and a chunk 16"),
+    (["verify", "--gpu-ring", "13"], "gpu_ring is 13"),
+    (["verify", "--experts", "8"], "of another model"),
+    (["arm", "--seed", "1"], "seed 0 (asked for: 1)"),
+    (["arm", "--samples", "0"], "samples 0"),
+    (["arm", "--settings", "0,1,1"], "C,S,SC"),
+    (["run", "--schedule", "timed"], "timed"),
+    (["run", "--schedule", "lazy", "--runtime", "cuda"], "only the software runtime"),
+])
+def test_bad_input(tiny, arguments: list[str], words: str) -> None:
+    done = command(arguments[0], *tiny, *arguments[1:], status=2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_truncated_checkpoint(copied: Path) -> None:
+    file = next(copied.glob("model-00002-*"))
+    file.write_bytes(file.read_bytes()[:-1])
+    done = command("verify", "--shape", "tiny", "--checkpoint", copied, status=2)
+    assert "truncated" in done.stderr
+    assert file.name in done.stderr
+
+
+def test_arms_of_different_seeds(tiny, tmp_path: Path) -> None:
+    command("arm", "--shape", "tiny", "--checkpoint", tmp_path / "other", "--seed", 8, "--warmups", 0, "--samples", 1)
+    done = command("verify", *tiny, "--against", tmp_path / "other", status=2)
+    assert "the arms differ in their model or seed: seed 0 and 8" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_verify_at_default_size(tmp_path_factory: pytest.TempPathFactory, schedule: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "default-checkpoint"
+    done = command("verify", "--checkpoint", path, "--schedule", schedule)
+    assert "25 lines equal" in done.stdout

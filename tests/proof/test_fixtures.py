@@ -1,0 +1,278 @@
+"""The fixtures of the self-test: they pass under every schedule, and fail where they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strata import _hip
+from strata.selftest import (
+    FIXTURES,
+    SCHEDULES,
+    Bench,
+    Outcome,
+    copy_groups,
+    held_terminal,
+    ownership,
+    run_fixtures,
+    transitions,
+)
+from strata.selftest import bench as bench_module
+from strata.selftest.oracle import Oracle
+from strata.selftest.outcome import TooManyFailures
+from strata.settings import BatchSettings
+
+SEED = 20
+
+
+def _run(fixture: str, schedule: str = "eager", **options: Any) -> Outcome:
+    (outcome,) = run_fixtures(Bench(schedule=schedule, seed=SEED, quick=True, **options), [fixture])
+    return outcome
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_passes(fixture: str, schedule: str, software: Any) -> None:
+    outcome = _run(fixture, schedule)
+    assert outcome.texts == []
+    assert outcome.ok
+    assert outcome.cases > 0
+    assert outcome.generations >= outcome.cases
+    assert outcome.fence_errors == 0
+    assert outcome.findings == 0
+    assert outcome.accesses is not None
+    assert outcome.accesses > 0
+    assert outcome.bytes_checked > 0
+    assert outcome.left_out == []
+
+
+def test_configuration_and_announcements_are_put_back(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = software.configuration()
+    given: list[tuple[int, ...]] = []
+    monkeypatch.setattr(_hip, "set_announcements", lambda *hooks: given.append(hooks))
+    _run("held terminal", "lazy")
+    assert software.configuration() == before
+    assert all(given[0])
+    assert given[1] == (0, 0, 0, 0, 0)
+
+
+def test_number_of_cases() -> None:
+    per_stager = {len(ownership._cases(jobs, batch, ring)) for ring, batch, jobs in ownership._configurations(False)}
+    assert len(list(ownership._configurations(False))) * min(per_stager) >= 1020
+    groups = list(copy_groups._configurations(False, software=False))
+    assert 2 * len(groups) >= 216
+    assert len(set(groups)) == len(groups)
+    assert any(c.pageable for c in copy_groups._configurations(False, software=True))
+
+
+def test_what_a_device_leaves_out(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken for a device, the same runtime runs everything but the parts that need its help, and says so."""
+    monkeypatch.setattr(bench_module.runtime, "ensure", lambda: "rocm")
+    outcomes = {o.fixture: o for o in run_fixtures(Bench(seed=SEED, quick=True))}
+    assert all(o.ok for o in outcomes.values()), [o.texts for o in outcomes.values()]
+    assert all(o.schedule == "device" and o.findings is None for o in outcomes.values())
+    assert outcomes["held terminal"].omitted
+    assert any("pageable" in text for text in outcomes["copy groups"].left_out)
+    assert any("compute stream" in text for text in outcomes["transitions"].left_out)
+    assert any("checker" in text for text in outcomes["ownership"].left_out)
+
+
+# --- where they must fail ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counter", ["direct_copied_records", "staged_reuse_waits", "dma_done_records", "used_records"])
+def test_wrong_count_in_copy_groups(counter: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Oracle.counts
+
+    def one_more(self: Oracle, *args: Any) -> dict[str, int]:
+        counts = count(self, *args)
+        return {**counts, counter: counts[counter] + 1}
+
+    monkeypatch.setattr(Oracle, "counts", one_more)
+    outcome = _run("copy groups")
+    assert outcome.failures == outcome.cases
+    assert counter in outcome.texts[0]
+
+
+def test_wrong_groups(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that does not cut at the ring's wrap is not believed by the streamer."""
+    monkeypatch.setattr(bench_module, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(Oracle, "_admits", lambda self, members, jobs, staged, entry, kind, job: kind is staged)
+    outcome = _run("copy groups")
+    assert outcome.failures == 5
+    assert "entries published with" in outcome.texts[0]
+    assert "gave up" in outcome.texts[-1]
+
+
+def test_wrong_plan(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner's own arrays are looked at, too."""
+    plan = copy_groups.CopyPlan
+
+    def other_plan(*args: Any, settings: BatchSettings, **options: Any) -> Any:
+        return plan(*args, settings=BatchSettings(3, 3, 3), **options)
+
+    monkeypatch.setattr(copy_groups, "CopyPlan", other_plan)
+    outcome = _run("copy groups")
+    assert outcome.failures == outcome.cases
+    assert "copy group ends at" in " ".join(outcome.texts)
+
+
+def test_late_window(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More entries published than predicted are found; the prediction here is one slot short."""
+    published = Oracle.published
+    monkeypatch.setattr(Oracle, "published", lambda self, groups, consumed: published(self, groups, consumed - 1))
+    monkeypatch.setattr(copy_groups, "settles", lambda read, wanted, what: None)
+    outcome = _run("copy groups")
+    assert outcome.failures == outcome.cases
+    assert "at most" in outcome.texts[0]
+
+
+def test_wrong_fences(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "fences", lambda submitted, groups: 0)
+    outcome = _run("ownership")
+    assert 0 < outcome.failures < outcome.cases
+    assert "fences is 1, expected 0" in outcome.texts[0]
+
+
+@pytest.fixture
+def one_ownership(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_configurations", lambda quick: iter([(16, 4, 33)]))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ignored_wait_for_a_host_buffer(schedule: str, software: Any, one_ownership: None) -> None:
+    """The first event that is waited for is that of job 0's ownership group, by the worker of job 16 to 19."""
+    injection = software.inject("hipEventSynchronize", 1, action="ignore")
+    outcome = _run("ownership", schedule)
+    assert injection.fired
+    assert outcome.failures > 0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ignored_dma_done(schedule: str, software: Any, one_ownership: None) -> None:
+    injection = software.inject("hipEventRecord", 1, action="ignore")
+    outcome = _run("ownership", schedule)
+    assert injection.fired
+    assert outcome.failures > 0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ignored_copy(schedule: str, software: Any, one_ownership: None) -> None:
+    injection = software.inject("hipMemcpyAsync", 20, action="ignore")
+    outcome = _run("ownership", schedule)
+    assert injection.fired
+    assert "job 19: 65" in " ".join(outcome.texts)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ignored_reuse_wait(schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the waits of the four entries acquired first, the reuse wait of the second turn's first group."""
+    monkeypatch.setattr(held_terminal, "_configurations",
+                        lambda quick: iter([held_terminal._Configuration(8, 4, False)]))
+    injection = software.inject("hipStreamWaitEvent", 5, action="ignore")
+    outcome = _run("held terminal", schedule)
+    assert injection.fired
+    assert outcome.failures > 0
+    assert "happens-before" in " ".join(outcome.texts)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "copies-first", "random"])
+def test_copies_that_pass_the_held_terminal(schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, as the fixture itself sees it: the stream went on and the old bytes are gone."""
+    monkeypatch.setattr(held_terminal, "_configurations",
+                        lambda quick: iter([held_terminal._Configuration(8, 4, False)]))
+    software.inject("hipStreamWaitEvent", 5, action="ignore")
+    outcome = _run("held terminal", schedule)
+    assert "went past the wait" in " ".join(outcome.texts)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("call", ["hipEventRecord", "hipStreamWaitEvent"])
+def test_ignored_begin_fence(call: str, schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each acquire of the first request is one wait of this thread, each release one record; then the fence."""
+    monkeypatch.setattr(transitions, "_configurations",
+                        lambda quick: iter([transitions._Configuration(8, (4, 4, 4), "direct")]))
+    name = "another compute stream"
+    monkeypatch.setattr(transitions, "_PLAYS", {name: transitions._PLAYS[name]})
+    entries = 2 * 8 + 8 // 2 + 1
+    software.thread_role("engine")
+    try:
+        injection = software.inject(call, entries + 1, action="ignore", thread="engine")
+        outcome = _run("transitions", schedule)
+    finally:
+        software.thread_role(None)
+    assert injection.fired
+    assert outcome.failures > 0
+    assert "happens-before" in " ".join(outcome.texts)
+
+
+def test_error_in_a_case(software: Any) -> None:
+    """A call that fails is the failure of its case; the others go on."""
+    injection = software.inject("hipMemcpyAsync", 30, 719)
+    outcome = _run("transitions")
+    assert injection.fired
+    assert "hipMemcpyAsync failed with hipErrorLaunchFailure" in " ".join(outcome.texts)
+    assert outcome.cases == len(transitions._PLAYS) * len(list(transitions._configurations(True)))
+
+
+def test_gives_up_where_nothing_works(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> Iterator[None]:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(ownership._Engine, "serve", refuse)
+    outcome = _run("ownership")
+    assert outcome.cases == 4  # of one stager each
+    assert "MemoryError: none left" in outcome.texts[0]
+    assert "gave up" in outcome.texts[-1]
+
+
+def test_fixture_that_breaks_off(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(bench: Bench, outcome: Outcome) -> None:
+        raise RuntimeError("a mistake of the fixture's")
+
+    monkeypatch.setitem(FIXTURES, "ownership", broken)
+    outcome = _run("ownership")
+    assert not outcome.ok
+    assert "a mistake of the fixture's" in outcome.texts[0]
+
+
+def test_fixture_that_does_nothing(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIXTURES, "ownership", lambda bench, outcome: None)
+    outcome = _run("ownership")
+    assert not outcome.ok
+    assert "seen no access" in outcome.texts[0]
+
+
+def test_leak(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def leaky(bench: Bench, outcome: Outcome) -> None:
+        made.append(_hip.create_event())
+        FIXTURES["held terminal"](bench, outcome)
+
+    monkeypatch.setitem(FIXTURES, "ownership", leaky)
+    outcome = _run("ownership")
+    _hip.destroy_event(made[0])
+    assert outcome.texts == ["left behind: events are 1, were 0"]
+
+
+def test_outcome_travels_as_json() -> None:
+    outcome = Outcome("ownership", "lazy", seed=3, left_out=["this"])
+    outcome.end_case("first", [])
+    outcome.end_case("second", ["broken", "twice"])
+    assert Outcome.from_dict(outcome.as_dict()) == outcome
+    assert outcome.as_dict()["ok"] is False
+    assert outcome.texts == ["second: broken (and 1 more)"]
+    for _ in range(100):
+        outcome.fail("again")
+    assert (outcome.failures, len(outcome.texts)) == (101, 20)
+
+
+def test_errors_end_a_fixture() -> None:
+    outcome = Outcome("ownership", "lazy")
+    for _ in range(3):
+        outcome.end_case("a case", ["an error"], error=True)
+    with pytest.raises(TooManyFailures, match="4 cases"):
+        outcome.end_case("a case", ["an error"], error=True)
