@@ -71,6 +71,7 @@ cdef int copy_h2d_batch(void** dsts, void** srcs, size_t* sizes, size_t count,
 cdef int stream_create(uintptr_t* stream) noexcept nogil
 cdef int stream_destroy(uintptr_t stream) noexcept nogil
 cdef int stream_synchronize(uintptr_t stream) noexcept nogil
+cdef int stream_drain(uintptr_t stream, int* first_status, int* call) noexcept nogil
 cdef int stream_query(uintptr_t stream) noexcept nogil
 cdef int stream_wait_event(uintptr_t stream, uintptr_t event) noexcept nogil
 cdef int stream_get_device(uintptr_t stream, int* device) noexcept nogil
@@ -93,6 +94,7 @@ cdef bint forked() noexcept nogil
 cdef void abandon(object owners)
 cdef object runtime_name()
 cdef object status_error(int call, int status, int64_t entry, int64_t slot)
+cdef int check_stream(object name, uintptr_t stream) except -1
 cdef int raise_status(int call, int status, int64_t entry=*, int64_t slot=*) except -1
 
 # Announcements to the software runtime's happens-before checker: no-ops unless it is on.

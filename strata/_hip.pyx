@@ -178,6 +178,26 @@ cdef int stream_destroy(uintptr_t stream) noexcept nogil:
 cdef int stream_synchronize(uintptr_t stream) noexcept nogil:
     return <int>cyhip.hipStreamSynchronize(<cyhip.hipStream_t>stream)
 
+cdef int stream_drain(uintptr_t stream, int* first_status, int* call) noexcept nogil:
+    """Wait until nothing queued on the stream runs any more.
+
+    A failure that the first try reports may be one of the work: the stream can be empty all the same. So it is
+    tried again, then with the whole device; only where that fails, too, may something still run.
+    """
+    cdef int status
+    call[0] = CALL_STREAM_SYNCHRONIZE
+    status = stream_synchronize(stream)
+    first_status[0] = status
+    if status != HIP_SUCCESS:
+        clear_last_error()
+        status = stream_synchronize(stream)
+        if status != HIP_SUCCESS:
+            call[0] = CALL_DEVICE_SYNCHRONIZE
+            status = device_synchronize()
+            if status != HIP_SUCCESS:
+                clear_last_error()
+    return status
+
 cdef int stream_query(uintptr_t stream) noexcept nogil:
     return <int>cyhip.hipStreamQuery(<cyhip.hipStream_t>stream)
 
@@ -231,6 +251,26 @@ cdef object status_error(int call, int status, int64_t entry, int64_t slot):
     return HipError(call_name(call).decode(), status,
                     name.decode(errors="replace") if name != NULL else f"status {status}",
                     entry=None if entry < 0 else entry, slot=None if slot < 0 else slot)
+
+
+cdef bint _says_foreign(int status) noexcept nogil:
+    """Whether a status says that a handle or address is none of the runtime's, not that the runtime fails."""
+    # InvalidValue, InvalidDevicePointer, InvalidDevice, InvalidContext, InvalidHandle, ContextIsDestroyed
+    return status == 1 or status == 17 or status == 101 or status == 201 or status == 400 or status == 709
+
+
+cdef int check_stream(object name, uintptr_t stream) except -1:
+    """Refuse a handle that is no stream of the runtime; the device that the stream belongs to."""
+    cdef int device = 0
+    cdef int status
+    with nogil:
+        status = stream_get_device(stream, &device)
+    if status != HIP_SUCCESS and _says_foreign(status):
+        clear_last_error()
+        error = status_error(CALL_STREAM_GET_DEVICE, status, -1, -1)
+        raise ValueError(f"{name} is {stream:#x}, which is no stream of the {_name} runtime ({error.name})")
+    raise_status(CALL_STREAM_GET_DEVICE, status)
+    return device
 
 
 cdef int raise_status(int call, int status, int64_t entry=-1, int64_t slot=-1) except -1:
@@ -438,33 +478,26 @@ def memory_info():
 
 def range_is_pinned(address, nbytes):
     """Whether host memory ``[address, address + nbytes)`` is page-locked for the runtime."""
-    cdef int kind = 0
-    cdef int device = 0
     cdef uintptr_t first = address
     cdef size_t n = nbytes
     check_usable()
     if n == 0:
         return True
     # Both ends: a range may begin in pinned memory and run out of it.
-    if pointer_attributes(first, &kind, &device) != HIP_SUCCESS:
-        clear_last_error()
-        return False
-    if kind != MEMORY_HOST:
-        return False
-    if pointer_attributes(first + n - 1, &kind, &device) != HIP_SUCCESS:
-        clear_last_error()
-        return False
-    return kind == MEMORY_HOST
+    return memory_type(first)[0] == MEMORY_HOST and memory_type(first + n - 1)[0] == MEMORY_HOST
 
 
 def memory_type(address):
     """``(type, device)`` of an address: 0 unregistered, 1 pinned host, 2 device, 3 managed."""
     cdef int kind = 0
     cdef int device = -1
+    cdef int status
     check_usable()
-    if pointer_attributes(<uintptr_t>address, &kind, &device) != HIP_SUCCESS:
+    status = pointer_attributes(<uintptr_t>address, &kind, &device)
+    if status != HIP_SUCCESS and _says_foreign(status):
         clear_last_error()
         return 0, -1
+    raise_status(CALL_POINTER_GET_ATTRIBUTES, status)
     return kind, device
 
 
@@ -556,15 +589,10 @@ def synchronize_stream(uintptr_t stream):
     raise_status(CALL_STREAM_SYNCHRONIZE, status)
 
 
-def stream_device(uintptr_t stream):
-    """The device that a stream belongs to; raises `HipError` for what is no stream of the runtime."""
-    cdef int device = 0
-    cdef int status
+def stream_device(uintptr_t stream, name="stream"):
+    """The device that a stream belongs to; `ValueError`, with the argument's name, for what is no stream."""
     check_usable()
-    with nogil:
-        status = stream_get_device(stream, &device)
-    raise_status(CALL_STREAM_GET_DEVICE, status)
-    return device
+    return check_stream(name, stream)
 
 
 def create_event(bint timed=False, bint blocking_sync=True):

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip
-from strata._control cimport WHO_WORKER, Control, control_fail, control_stop, control_watch
+from strata._control cimport WHO_ENGINE, WHO_WORKER, Control, control_fail, control_stop, control_watch
 from strata._counters cimport CounterBlock, add, add_shared
 from strata._extent cimport Extent, entry_span
 from strata._planner cimport ownership_end
@@ -243,6 +243,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
     cdef int64_t last, end
     cdef int64_t deadline = kForever if patience_ns == kForever else now_ns() + patience_ns
     cdef int status = _hip.HIP_SUCCESS
+    cdef int first
     if ring.finished:
         return _hip.HIP_SUCCESS
     ring.finished = True
@@ -272,11 +273,12 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
     if status == HOST_RING_HUNG:
         ring.broken = True
     elif status != _hip.HIP_SUCCESS:
-        # Without the event, the whole stream: if that fails too, a DMA may read the buffers for ever.
-        status = _hip.stream_synchronize(ring.stream)
+        # The request has failed. Without the event, the whole stream: if that cannot be waited for either, a
+        # DMA may read the buffers for ever.
         _hip.clear_last_error()
+        control_fail(ring.control, WHO_ENGINE, -1, call[0], status, -1, -1)
+        status = _hip.stream_drain(ring.stream, &first, call)
         if status != _hip.HIP_SUCCESS:
-            call[0] = _hip.CALL_STREAM_SYNCHRONIZE
             ring.broken = True
     return status
 

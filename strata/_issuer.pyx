@@ -264,6 +264,7 @@ cdef int _finish(Issuer* issuer) noexcept nogil:
     another way before the device is given up: what may still run must not be freed or written.
     """
     cdef int status = _hip.HIP_SUCCESS
+    cdef int first = _hip.HIP_SUCCESS
     issuer.state.store(ISSUER_FINISHES, memory_order_relaxed)
     if issuer.host != NULL:
         issuer.call.store(_hip.CALL_EVENT_SYNCHRONIZE, memory_order_relaxed)
@@ -273,15 +274,9 @@ cdef int _finish(Issuer* issuer) noexcept nogil:
     if issuer.dirty.load(memory_order_relaxed) == 0:
         return _hip.HIP_SUCCESS
     issuer.call.store(_hip.CALL_STREAM_SYNCHRONIZE, memory_order_relaxed)
-    issuer.finish_call = _hip.CALL_STREAM_SYNCHRONIZE
-    status = _hip.stream_synchronize(issuer.ring.copy_stream)
-    if status != _hip.HIP_SUCCESS:
-        _hip.clear_last_error()
-        control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_STREAM_SYNCHRONIZE, status, -1, -1)
-        status = _hip.stream_synchronize(issuer.ring.copy_stream)
-        if status != _hip.HIP_SUCCESS:
-            issuer.call.store(_hip.CALL_DEVICE_SYNCHRONIZE, memory_order_relaxed)
-            status = _hip.device_synchronize()
+    status = _hip.stream_drain(issuer.ring.copy_stream, &first, &issuer.finish_call)
+    if first != _hip.HIP_SUCCESS:
+        control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_STREAM_SYNCHRONIZE, first, -1, -1)
     if status == _hip.HIP_SUCCESS:
         issuer.dirty.store(0, memory_order_relaxed)
     return status

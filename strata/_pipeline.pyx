@@ -38,20 +38,35 @@ cdef int _failed(Pipeline* p, int call, int status, int64_t entry=-1) noexcept n
 
 # --- the calling thread's device ------------------------------------------------------------------------
 
-cdef int _enter(Pipeline* p) noexcept nogil:
-    """Make the streamer's device current; the engine's own, or -1 where it need not be restored."""
+cdef int _enter(Pipeline* p, int* restore) noexcept nogil:
+    """Make the streamer's device current; `restore` gets the engine's own, or -1. `p.call` says what failed."""
     cdef int device = -1
+    cdef int status
+    restore[0] = -1
     if not p.switch_device:
-        return -1
-    if _hip.get_device(&device) != _hip.HIP_SUCCESS or device == p.device:
-        return -1
-    _hip.set_device(p.device)
-    return device
+        return _hip.HIP_SUCCESS
+    p.call = _hip.CALL_GET_DEVICE
+    status = _hip.get_device(&device)
+    if status != _hip.HIP_SUCCESS or device == p.device:
+        return status
+    p.call = _hip.CALL_SET_DEVICE
+    status = _hip.set_device(p.device)
+    if status == _hip.HIP_SUCCESS:
+        restore[0] = device
+    return status
 
 
-cdef void _leave(int device) noexcept nogil:
-    if device >= 0:
-        _hip.set_device(device)
+cdef int _leave(Pipeline* p, int device) noexcept nogil:
+    """Give the engine's thread its device back. Tried twice: it must not go on with another one unknown."""
+    cdef int status
+    if device < 0:
+        return _hip.HIP_SUCCESS
+    status = _hip.set_device(device)
+    if status != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
+        status = _hip.set_device(device)
+        p.call = _hip.CALL_SET_DEVICE
+    return status
 
 
 # --- opening and closing ----------------------------------------------------------------------------------
@@ -60,11 +75,17 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
                        uintptr_t copy_stream, bint make_copy, uintptr_t compute_stream, bint make_compute,
                        bint own_slots) noexcept nogil:
     """Allocate and start everything. After a failure, `pipeline_close` frees what was made."""
-    cdef int restore = _enter(p)
-    cdef int step = _open(p, gpu_ring, slot_bytes, copy_stream, make_copy, compute_stream, make_compute, own_slots)
-    _leave(restore)
+    cdef int restore, step
+    cdef int status = _enter(p, &restore)
+    p.issuer.exited.store(1, memory_order_relaxed)     # until it is started
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, p.call, status)
+    step = _open(p, gpu_ring, slot_bytes, copy_stream, make_copy, compute_stream, make_compute, own_slots)
+    status = _leave(p, restore)
     if step != STEP_OK:
         return step
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, _hip.CALL_SET_DEVICE, status)
     p.host_ring_size = host_ring
     p.n_workers = workers
     p.issuer.ring = &p.ring
@@ -87,7 +108,6 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     cdef int call = 0
     cdef int64_t s
     cdef int status
-    p.issuer.exited.store(1, memory_order_relaxed)     # until it is started
     p.held = <uint8_t*>calloc(gpu_ring, sizeof(uint8_t))
     p.issuer.batch_dsts = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
     p.issuer.batch_srcs = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
@@ -153,7 +173,7 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
         p.issuer.thread.detach()
         host_ring_delete(p.host, True)
         return STEP_HUNG
-    restore = _enter(p)
+    _enter(p, &restore)
     host_ring_delete(p.host, False)
     p.host = NULL
     _free_chain(p.extents)
@@ -168,7 +188,8 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
         _hip.stream_destroy(p.ring.copy_stream)
     if p.owns_compute_stream:
         _hip.stream_destroy(p.ring.compute_stream)
-    _leave(restore)
+    if _leave(p, restore) != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
     free(p.held)
     free(p.issuer.batch_dsts)
     free(p.issuer.batch_srcs)
@@ -245,16 +266,20 @@ cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil:
 cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil:
     """Begin a request: reset, the slots, the begin fence. Nothing is left behind by a failure."""
-    cdef int restore, step
+    cdef int restore, step, status
     if p.broken:
         return STEP_HUNG
     clear_counters(&p.counters)
     control_reset(&p.control)
-    restore = _enter(p)
+    status = _enter(p, &restore)
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, p.call, status)
     step = _begin_fence(p, lent_slots, compute_stream)
-    _leave(restore)
+    status = _leave(p, restore)
     if step != STEP_OK:
         return step
+    if status != _hip.HIP_SUCCESS:
+        return _failed(p, _hip.CALL_SET_DEVICE, status)
     p.limits = limits[0]
     p.issuer.issued.reset(0)
     p.issuer.consumed.reset(0)
@@ -327,9 +352,12 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
         p.issuer.host = p.host
         host_ring_begin(p.host, p.limits.stage_batch, p.timing)
     if not p.host.allocated:
-        restore = _enter(p)
+        status = _enter(p, &restore)
+        if status != _hip.HIP_SUCCESS:
+            return _failed(p, p.call, status)
         status = host_ring_allocate(p.host, &call)
-        _leave(restore)
+        if _leave(p, restore) != _hip.HIP_SUCCESS and status == _hip.HIP_SUCCESS:
+            return _failed(p, _hip.CALL_SET_DEVICE, _hip.HIP_INVALID_VALUE)
         if status != _hip.HIP_SUCCESS:
             p.wanted = <size_t>(p.host.size * p.host.buffer_bytes)
             if call == _hip.CALL_HOST_MALLOC:
@@ -474,7 +502,7 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
     cdef int64_t slot, terminal, s
     cdef int64_t began = 0
     cdef Extent* extent
-    cdef int status, restore
+    cdef int status, restore, left
     cdef int step = _ready(p)
     if step != STEP_OK:
         return step
@@ -483,14 +511,18 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
     slot = entry % p.ring.size
     if p.timing:
         began = now_ns()
-    restore = _enter(p)
+    status = _enter(p, &restore)
+    if status != _hip.HIP_SUCCESS:
+        return _engine_failed(p, p.call, status, entry)
     _hip.announce_label(entry, slot, entry // p.ring.size)
     status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])
-    _leave(restore)
+    left = _leave(p, restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
         return _engine_failed(p, _hip.CALL_STREAM_WAIT_EVENT, status, entry)
+    if left != _hip.HIP_SUCCESS:
+        return _engine_failed(p, _hip.CALL_SET_DEVICE, left, entry)
     add(p.counters.copied_waits, 1)
     p.held[slot] = 1
     p.acquired = entry + 1
@@ -507,19 +539,22 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
 
 cdef int _consume(Pipeline* p, int64_t entry) noexcept nogil:
     """Record the entry's `used`, then tell the issuer."""
-    cdef int status
+    cdef int status, restore, left
     cdef int64_t began = 0
-    cdef int restore
     if p.timing:
         began = now_ns()
-    restore = _enter(p)
+    status = _enter(p, &restore)
+    if status != _hip.HIP_SUCCESS:
+        return _engine_failed(p, p.call, status, entry)
     _hip.announce_label(entry, entry % p.ring.size, entry // p.ring.size)
     status = gpu_ring_record_used(&p.ring, entry)
-    _leave(restore)
+    left = _leave(p, restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
         return _engine_failed(p, _hip.CALL_EVENT_RECORD, status, entry)
+    if left != _hip.HIP_SUCCESS:
+        return _engine_failed(p, _hip.CALL_SET_DEVICE, left, entry)
     add(p.counters.used_records, 1)
     p.held[entry % p.ring.size] = 0
     _hip.announce_release(&p.issuer.consumed)
@@ -610,6 +645,8 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     status = _hip.stream_query(p.ring.copy_stream)
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
+        if status != _hip.HIP_NOT_READY:
+            control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_STREAM_QUERY, status, -1, -1)
         return False
     _hip.announce_acquire(&p.issuer.done)
     if p.host != NULL and host_ring_finish(p.host, &call, kForever) != _hip.HIP_SUCCESS:
@@ -692,7 +729,7 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
     if p.broken:
         p.running = False
         return step
-    restore = _enter(p)
+    _enter(p, &restore)          # an event's record names its stream: it goes well on another device, too
     status = _hip.HIP_SUCCESS
     for entry in range(p.issuer.consumed.get(), p.acquired):
         if p.held[entry % p.ring.size] != 1:
@@ -708,7 +745,8 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
         if _hip.stream_synchronize(p.ring.compute_stream) != _hip.HIP_SUCCESS:
             _hip.clear_last_error()
             p.broken = True
-    _leave(restore)
+    if _leave(p, restore) != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
     _forget_request(p)
     return STEP_OK
 

@@ -192,6 +192,8 @@ cdef class StagerCore:
             raise ValueError(f"job {job} is not ready yet: wait({job}) for it before its copy is queued")
         if self.stream_known and stream != self.ring.stream:
             raise ValueError(f"stream is {stream:#x}; this request's copies go on {self.ring.stream:#x}")
+        if not self.stream_known and stream != 0:
+            _hip.check_stream("stream", stream)
         self.stream_known = True
         status = host_ring_submitted(self.ring, job, stream)
         if status != _hip.HIP_SUCCESS:

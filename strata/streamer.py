@@ -19,7 +19,7 @@ from strata import _hip, runtime
 from strata._request import Request, StreamerCore, check_timeout
 from strata.copies import ExpertCopies
 from strata.counters import Counters
-from strata.errors import HipError, StrataError
+from strata.errors import StrataError
 from strata.settings import BatchSettings, gpu_ring_from_env, host_ring_from_env, timing_from_env
 
 __all__ = ["ExpertStreamer"]
@@ -391,11 +391,7 @@ def _device(device: int | None, slots: object, copy_stream: int | None, compute_
     for name, stream in (("copy_stream", copy_stream), ("compute_stream", compute_stream)):
         if not stream:
             continue  # the null stream is every device's
-        try:
-            where = _hip.stream_device(stream)
-        except HipError as problem:
-            raise ValueError(f"{name} is {stream:#x}, which is no stream of the {runtime.current()} runtime "
-                             f"({problem.name})") from None
+        where = _hip.stream_device(stream, name)
         if chosen is None:
             chosen, source = where, name
         elif chosen != where:

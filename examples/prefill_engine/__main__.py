@@ -11,21 +11,21 @@ import os
 # that copy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import sys  # noqa: E402
-from dataclasses import fields  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import argparse
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
-import strata  # noqa: E402
-from examples.prefill_engine import verify as verification  # noqa: E402
-from examples.prefill_engine.arm import OutputsDiffer, bench_arm  # noqa: E402
-from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
-from examples.prefill_engine.config import SHAPES, ModelConfig, RunConfig, config_from  # noqa: E402
-from examples.prefill_engine.errors import InputError  # noqa: E402
-from examples.prefill_engine.host_experts import HostExperts  # noqa: E402
-from examples.prefill_engine.walks import WALKS  # noqa: E402
+import strata
+from examples.prefill_engine import verify as verification
+from examples.prefill_engine.arm import OutputsDiffer, bench_arm
+from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint
+from examples.prefill_engine.config import SHAPES, ModelConfig, RunConfig, config_from
+from examples.prefill_engine.errors import InputError
+from examples.prefill_engine.host_experts import HostExperts
+from examples.prefill_engine.walks import WALKS
 
 #: Those of the software runtime that move bytes.
 SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; `arguments` default to those of the process. Returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        _check_json(getattr(options, "json", None))
         _choose_runtime(options)
         return options.command(options)
     except (InputError, strata.RuntimeNotFound, strata.SettingsError) as problem:
@@ -125,12 +126,15 @@ def _arm(settings: list[int]) -> str:
     return "/".join(map(str, settings))
 
 
+def _check_json(path: Path | None) -> None:
+    """Before anything runs: a report that cannot be written is noticed now."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InputError(f"--json: {path} is a folder, or lies in none")
+
+
 def _write_json(path: Path | None, content: dict[str, Any]) -> None:
     if path is not None:
-        try:
-            path.write_text(json.dumps(content, indent=1) + "\n")
-        except OSError as problem:
-            raise InputError(f"--json: {problem}") from None
+        path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _settings(text: str) -> strata.BatchSettings:

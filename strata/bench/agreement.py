@@ -12,7 +12,7 @@ __all__ = ["check_agreement"]
 
 
 def check_agreement(outcomes: Sequence[tuple[str, Outcome]]) -> None:
-    """Refuse processes that differ from the first one in model, seed or output.
+    """Refuse processes that differ from the first one in model, seed, input or output.
 
     Parameters
     ----------
@@ -31,6 +31,7 @@ def check_agreement(outcomes: Sequence[tuple[str, Outcome]]) -> None:
         for what, one, other in (
             ("models", first.model, outcome.model),
             ("seeds", first.seed, outcome.seed),
+            ("inputs", first.workload, outcome.workload),
             ("outputs (fingerprints)", first.fingerprint, outcome.fingerprint),
         ):
             if one != other:

@@ -41,21 +41,27 @@ class Outcome:
 
     Attributes
     ----------
+    settings : tuple of int
+        The arm's, as they were used: clamped to the rings, it may be.
     model, seed : object
         As printed; they must be equal in all processes.
+    workload : dict
+        What else the workload says of its input (``run``, ``walk``); equal in all processes, too.
     fingerprint : str
         Of the outputs; equal in all processes, too.
     samples : tuple of Sample
         Measured ones alone.
-    about : dict
+    runtime : dict
         Anything the workload says of the runtime and the device.
     """
 
+    settings: tuple[int, ...]
     model: Any
     seed: Any
+    workload: dict[str, Any]
     fingerprint: str
     samples: tuple[Sample, ...]
-    about: dict[str, Any]
+    runtime: dict[str, Any]
 
 
 def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
@@ -77,19 +83,28 @@ def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
         if field not in data:
             raise WorkloadError(f"printed no {field!r}")
     asked = [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
-    if data["arm"] != asked:
-        raise WorkloadError(f"says that its arm is {data['arm']!r:.60}; it was asked for {asked}")
+    used = data["arm"]
+    if (not isinstance(used, list) or len(used) != 3 or any(type(batch) is not int for batch in used)
+            or any(not 1 <= batch <= most for batch, most in zip(used, asked, strict=True))):
+        raise WorkloadError(f"says that its arm is {used!r:.60}; it was asked for {asked}, or what that is clamped to")
     if not isinstance(data["fingerprint"], str) or not data["fingerprint"]:
         raise WorkloadError(f"has the fingerprint {data['fingerprint']!r:.60}; a non-empty text is wanted")
     given = data["samples"]
     if not isinstance(given, list) or len(given) != samples:
         count = f"{len(given)} samples" if isinstance(given, list) else f"samples {given!r:.60}"
         raise WorkloadError(f"printed {count}; {samples} are wanted")
-    about = data.get("about", {})
-    if not isinstance(about, dict):
-        raise WorkloadError(f"has about {about!r:.60}; an object is wanted")
-    return Outcome(data["model"], data["seed"], data["fingerprint"],
-                   tuple(_sample(one, f"samples[{k}]") for k, one in enumerate(given)), about)
+    runtime = data.get("runtime", {})
+    if not isinstance(runtime, dict):
+        raise WorkloadError(f"has runtime {runtime!r:.60}; an object is wanted")
+    return Outcome(
+        settings=tuple(used),
+        model=data["model"],
+        seed=data["seed"],
+        workload={name: data[name] for name in ("run", "walk") if name in data},
+        fingerprint=data["fingerprint"],
+        samples=tuple(_sample(one, f"samples[{k}]") for k, one in enumerate(given)),
+        runtime=runtime,
+    )
 
 
 def _sample(data: Any, where: str) -> Sample:

@@ -66,6 +66,11 @@ class ArmRuns:
         return f"{batch.copy_batch}/{batch.stage_batch}/{batch.stage_copy_batch}"
 
     @property
+    def used(self) -> tuple[int, ...]:
+        """The settings as the workload used them, clamped to its rings."""
+        return self.runs[0].outcome.settings
+
+    @property
     def samples(self) -> list[Sample]:
         """The measured requests of all processes, in order."""
         return [sample for run in self.runs for sample in run.outcome.samples]

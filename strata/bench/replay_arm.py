@@ -56,6 +56,7 @@ def replay_arm(case: Case, batch: BatchSettings, warmups: int, samples: int, poo
     sources = Sources(case, pool_bytes)
     with ExpertStreamer(case.expert_bytes, gpu_ring=case.gpu_ring, host_ring=case.host_ring, settings=batch,
                         timing=True) as streamer:
+        used = streamer.settings
         warm_up(streamer, sources.copies)
         checked = check_pass(streamer, sources, lambda done: None)
         if checked.wrong:
@@ -64,13 +65,13 @@ def replay_arm(case: Case, batch: BatchSettings, warmups: int, samples: int, poo
             timed_pass(streamer, sources.copies)
         measured = [timed_pass(streamer, sources.copies) for _ in range(samples)]
     return {
-        "arm": [batch.copy_batch, batch.stage_batch, batch.stage_copy_batch],
+        "arm": [used.copy_batch, used.stage_batch, used.stage_copy_batch],
         "model": {"case": case.name, "direct": case.direct, "staged": case.staged, "expert_bytes": case.expert_bytes,
                   "gpu_ring": case.gpu_ring, "host_ring": case.host_ring, "pools": sources.pool_bytes},
         "seed": None,
         "fingerprint": _fingerprint(sources, len(case), checked.nbytes),
         "samples": [_sample(seconds, counters) for seconds, counters in measured],
-        "about": {name: runtime.describe()[name] for name in ("runtime", "device")},
+        "runtime": runtime.describe(),
     }
 
 

@@ -85,6 +85,15 @@ class Report:
             return None
         return (one.median / base.median - 1) * 100
 
+    def overlapping(self, arm: ArmRuns) -> list[str]:
+        """Name the figures whose samples overlap those of the first arm: their change may be chance."""
+        names = []
+        for name, _ in _FIGURES:
+            one, base = self.figure(arm, name), self.figure(self.arms[0], name)
+            if one is not None and base is not None and one.least <= base.most and base.least <= one.most:
+                names.append(name)
+        return names
+
     # --- as JSON ---
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,9 +104,10 @@ class Report:
             "protocol": asdict(self.protocol),
             "machine": self.machine.as_dict(),
             "commit": self.machine.commit,
-            "about": first.about,
+            "runtime": first.runtime,
             "model": first.model,
             "seed": first.seed,
+            "input": first.workload,
             "fingerprint": first.fingerprint,
             "arms": [self._arm(arm) for arm in self.arms],
         }
@@ -107,11 +117,13 @@ class Report:
         stalls = {name: self.stall(arm, name) for name in self.stalls()}
         return {
             "settings": list(asdict(arm.settings).values()),
+            "settings_used": list(arm.used),
             "median": {name: None if spread is None else spread.median for name, spread in figures.items()},
             "spread": {name: _spread_dict(spread) for name, spread in figures.items()},
             "stall_s": {name: None if spread is None else spread.median for name, spread in stalls.items()},
             "stall_spread": {name: _spread_dict(spread) for name, spread in stalls.items()},
             "change_percent": {name: self.change(arm, name) for name, _ in _FIGURES},
+            "overlaps_first_arm": [] if arm is self.arms[0] else self.overlapping(arm),
             "min_available_bytes": self.min_available(arm),
             "max_working_set_bytes": self.max_working_set(arm),
             "counters": {name: _only(self.counter(arm, name)) for name in self.counters()},
@@ -144,6 +156,11 @@ class Report:
         if layout is table:
             lines.append("")
         lines += layout(["median", *self._columns()], self._figure_rows())
+        for arm in self.arms[1:]:
+            names = [label for name, label in _FIGURES if name in self.overlapping(arm)]
+            if names:
+                lines += ["", f"Samples of {arm.name} and {self.arms[0].name} overlap, so the change may be chance: "
+                          f"{'; '.join(names)}."]
         if self.stalls():
             lines += ["", "Seconds by where they went (threads overlap, so they do not add up):", ""]
             lines += layout(["median", *(arm.name for arm in self.arms)], self._stall_rows())
@@ -155,16 +172,19 @@ class Report:
     def _facts(self) -> list[str]:
         protocol = self.protocol
         first = self.arms[0].runs[0].outcome
-        about = ", ".join(f"{name} {value}" for name, value in first.about.items())
+        about = ", ".join(f"{name} {value}" for name, value in first.runtime.items())
         return [
             f"workload: {self.workload.template}",
             f"protocol: {protocol.processes} processes an arm in turn, each {protocol.warmups} warm-ups and "
             f"{protocol.samples} samples; medians of {protocol.processes * protocol.samples}",
             f"machine: {self.machine}",
             f"strata {self.machine.strata}, commit {self.machine.commit}",
-            *([f"runtime: {about}"] if about else []),
+            *([f"ran on: {about}"] if about else []),
             f"model {first.model}, seed {first.seed}",
+            *([f"input {first.workload}"] if first.workload else []),
             f"outputs of all processes are equal: {first.fingerprint}",
+            *(f"arm {arm.name} was clamped to {'/'.join(map(str, arm.used))}" for arm in self.arms
+              if list(arm.used) != list(asdict(arm.settings).values())),
         ]
 
     def _columns(self) -> list[str]:
@@ -177,6 +197,8 @@ class Report:
     def _figure_rows(self) -> list[list[str]]:
         rows = []
         for name, label in _FIGURES:
+            if all(self.figure(arm, name) is None for arm in self.arms):
+                continue  # a replay has no tokens
             row = [label]
             for arm in self.arms:
                 spread = self.figure(arm, name)

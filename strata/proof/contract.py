@@ -432,6 +432,7 @@ class _Stage:
         here = self.here
         pending: list[tuple[int, bool]] = []  # acquired or skipped, not yet consumed
         taken = listed = 0
+        moved = True
         stop = len(here.entries) if here.stop_at is None else here.stop_at
         self.pending = pending
         while True:
@@ -452,16 +453,18 @@ class _Stage:
                     self.tell("skip")
                 pending.append((taken, skipped))
                 taken += 1
+                moved = True
                 while pending and (pending[0][1] or sum(not s for _, s in pending) > here.held):
                     self.consume(pending, stream)
             elif taken == len(self.entries) and listed < len(here.lists):
                 self.extend(listed)
                 listed += 1
-            elif self.holds:
+            elif self.holds and moved:
                 # What was submitted so far completes; what comes is held again.
                 self.settle()
                 self.hold()
                 self.unhold()
+                moved = False
             elif pending:
                 self.consume(pending, stream)
             else:

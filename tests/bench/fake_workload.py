@@ -47,6 +47,7 @@ def main() -> None:
         "arm": mine.get("arm", [int(part) for part in arguments.settings.split(",")]),
         "model": mine["model"],
         "seed": mine["seed"],
+        "walk": mine.get("walk", "all"),
         "fingerprint": mine["fingerprint"],
         "samples": [
             {

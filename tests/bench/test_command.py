@@ -59,12 +59,34 @@ def test_a_slow_arm_is_found_slow(planned, bench_command, tmp_path: Path, capsys
     assert report["fingerprint"] == "aa"
     assert report["machine"]["processors"] >= 1
     assert report["commit"]
+    assert optimized["overlaps_first_arm"] == []
     printed = capsys.readouterr().out
+    assert "may be chance" not in printed
     assert f"{(250 / 102.5 - 1) * 100:+.1f} %" in printed
     assert f"| run wall, ms | 102.5 | 4.9 % | 250.0 | 60.0 % | {(250 / 102.5 - 1) * 100:+.1f} % |" in text.read_text()
     for word in ("minimum available RAM", "maximum working set", "commit", "machine", "fences"):
         assert word in printed
         assert word in text.read_text()
+
+
+def test_clamped_settings_are_told(planned, bench_command, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.json"
+    planned.set("8,16,16", arm=[8, 4, 4])
+    assert main(bench_command("--json", str(out), "--processes", "1")) == 0
+    control, optimized = json.loads(out.read_text())["arms"]
+    assert (optimized["settings"], optimized["settings_used"]) == ([8, 16, 16], [8, 4, 4])
+    assert (control["settings"], control["settings_used"]) == ([1, 1, 1], [1, 1, 1])
+    printed = capsys.readouterr().out
+    assert "arm 8/16/16 was clamped to 8/4/4" in printed
+    assert "arm 1/1/1 was" not in printed
+
+
+def test_overlapping_samples_are_named(planned, bench_command, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.json"
+    planned.set("8,16,16", walls=[[50.0, 50.0, 50.0], [50.0, 50.0, 100.0]], copy_wait=8.0)
+    assert main(bench_command("--json", str(out))) == 0
+    assert json.loads(out.read_text())["arms"][1]["overlaps_first_arm"] == ["pp_tok_s", "run_wall_ms", "ttft_ms"]
+    assert "may be chance: PP, tok/s; run wall, ms; TTFT, ms." in capsys.readouterr().out
 
 
 def test_a_counter_that_varies_is_shown_as_it_was(planned, bench_command, tmp_path: Path, capsys) -> None:
@@ -82,6 +104,7 @@ def test_a_counter_that_varies_is_shown_as_it_was(planned, bench_command, tmp_pa
     [
         ("fingerprint", "bb", ["fingerprints", "'aa'", "'bb'"]),
         ("seed", 4, ["seeds", "3", "4"]),
+        ("walk", "routed", ["inputs", "'all'", "'routed'"]),
         ("model", {"layers": 5, "experts": 8}, ["models", "{'layers': 4}", "{'layers': 5}"]),
     ],
 )
@@ -105,7 +128,9 @@ def test_unequal_arms_are_not_compared(
         ({"do": "crash"}, ["SIGKILL", "the kernel is gone"]),
         ({"do": "garbage"}, ["Loading model... done", "not one JSON object"]),
         ({"samples": 2}, ["2 samples", "3 are wanted"]),
-        ({"arm": [1, 1, 1]}, ["[1, 1, 1]", "[8, 16, 16]"]),
+        ({"arm": [9, 16, 16]}, ["[9, 16, 16]", "[8, 16, 16]"]),
+        ({"arm": [8, 16]}, ["[8, 16]"]),
+        ({"arm": "8,16,16"}, ["'8,16,16'"]),
         ({"copy_wait": -1.0}, ["samples[0].copy_wait_ms", "-1.0"]),
         ({"counters": {"fences": 0.5}}, ["samples[0].counters.fences", "0.5"]),
         ({"fingerprint": ""}, ["fingerprint ''"]),

@@ -55,7 +55,7 @@ class Evidence:
         room = self.configuration.host_ring - self.configuration.pageable
         found = []
         for buffer in range(self.configuration.host_ring):
-            refused = bool(tried) and tried[buffer].intercepted
+            refused = buffer < len(tried) and tried[buffer].intercepted
             found.append(not refused and room > 0)
             room -= found[-1]
         return found

@@ -162,6 +162,9 @@ def _requested(life: Life, window: str, status: int, arm: Arm, disarm: Disarm) -
         assert error is not None or not _raises(evidence.struck.function, window), "nothing was raised"
     if error is not None:
         is_the_cause(error, status, counters, issued, evidence)
+        if request is not None:  # whatever failed has ended it
+            with pytest.raises(strata.RequestAborted):
+                request.acquire()
     elif window != "abort":
         assert issued == n
     # strata reads no source any more, and the engine's thread finds no error of strata's.

@@ -124,7 +124,7 @@ def test_another_shape_or_dtype(copied: Path, field: str, value: object) -> None
 
 def test_another_dtype_of_another_size(copied: Path) -> None:
     rewrite_header(copied / LAYER_0, lambda header: header[expert_name(0, 3, "up_proj")].__setitem__("dtype", "BF16"))
-    with pytest.raises(InputError, match="bytes are wanted|bytes from"):
+    with pytest.raises(InputError, match="bytes from"):
         Checkpoint(copied)
 
 
@@ -137,8 +137,9 @@ def test_another_model_or_seed_than_asked_for(tiny_path: Path) -> None:
 
 @pytest.mark.parametrize(("sizes", "words"), [
     ({"layers": 0}, "layers is 0"), ({"top_k": 17}, "top_k is 17"), ({"kv_heads": 3}, "kv_heads"),
-    ({"rotary_dim": 3}, "rotary_dim is 3"), ({"chunk": 0}, "chunk is 0"), ({"pinned_share": 1.5}, "pinned_share is 1.5"),
-    ({"nonsense": 1}, "nonsense"), ({"shape": "huge"}, "shape is 'huge'"),
+    ({"rotary_dim": 3}, "rotary_dim is 3"), ({"chunk": 0}, "chunk is 0"),
+    ({"pinned_share": 1.5}, "pinned_share is 1.5"), ({"nonsense": 1}, "nonsense"),
+    ({"shape": "huge"}, "shape is 'huge'"),
 ])
 def test_sizes_that_are_refused(sizes: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -1,14 +1,19 @@
-"""The command line, in processes of its own: exit status, output, and what is refused."""
+"""The command line: exit status, output, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from examples.prefill_engine.__main__ import main
+from examples.prefill_engine.checkpoint import open_checkpoint
+from examples.prefill_engine.config import config_from
+from examples.prefill_engine.outcome import Outcome
 from tests.support.scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +30,22 @@ def command(*arguments: object, status: int = 0, timeout: float = 250) -> subpro
 @pytest.fixture
 def tiny(tiny_path: Path) -> tuple[object, ...]:
     return ("--shape", "tiny", "--checkpoint", tiny_path)
+
+
+@pytest.fixture
+def here(_nothing_left_alive: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Return a function that runs a command in this process, and gives what it printed."""
+
+    def run(*arguments: object, status: int = 0) -> tuple[str, str]:
+        try:
+            ended = main([str(a) for a in arguments])
+        except SystemExit as end:  # argparse's
+            ended = end.code
+        out, err = capsys.readouterr()
+        assert ended == status, out + err
+        return out, err
+
+    return run
 
 
 def test_verify(tiny, tmp_path: Path) -> None:
@@ -49,7 +70,7 @@ def test_verify_against_a_checkpoint_with_one_other_byte(tiny, copied: Path) -> 
     assert "lines DIFFERENT" in done.stdout
 
 
-def test_arm(tiny) -> None:
+def test_arm(tiny, here) -> None:
     done = command("arm", *tiny, "--settings", "4,2,3", "--warmups", 1, "--samples", 2, "--walk", "routed")
     result = json.loads(done.stdout)
     assert result["arm"] == [4, 2, 3]
@@ -62,22 +83,30 @@ def test_arm(tiny) -> None:
         assert sample["pp_tok_s"] == pytest.approx(40 / sample["done_prefill_ms"] * 1e3)
         assert sample["copy_wait_ms"] == pytest.approx(sample["stall"]["copy_wait"] * 1e3)
         assert sample["counters"]["direct_copies"] > 0
-    other = json.loads(command("arm", *tiny, "--settings", "1,1,1", "--warmups", 0, "--samples", 1).stdout)
+    other = json.loads(here("arm", *tiny, "--settings", "1,1,1", "--warmups", 0, "--samples", 1)[0])
     assert other["fingerprint"] == result["fingerprint"]
 
 
-def test_another_seed_has_another_fingerprint(tiny, tmp_path: Path) -> None:
-    one = command("arm", *tiny, "--warmups", 0, "--samples", 1)
-    other = command("arm", "--shape", "tiny", "--checkpoint", tmp_path / "seed3", "--seed", 3, "--warmups", 0,
-                    "--samples", 1)
-    assert json.loads(one.stdout)["fingerprint"] != json.loads(other.stdout)["fingerprint"]
-    assert json.loads(other.stdout)["seed"] == 3
+def test_another_seed_has_another_fingerprint(tiny, here, tmp_path: Path) -> None:
+    once = ("--warmups", 0, "--samples", 1)
+    one = json.loads(here("arm", *tiny, *once)[0])
+    other = json.loads(here("arm", "--shape", "tiny", "--checkpoint", tmp_path / "seed3", "--seed", 3, *once)[0])
+    assert one["fingerprint"] != other["fingerprint"]
+    assert (one["seed"], other["seed"]) == (0, 3)
 
 
-def test_run(tiny) -> None:
-    done = command("run", *tiny)
-    assert "tokens/s" in done.stdout
-    assert "copy_wait" in done.stdout
+def test_requests_that_differ_measure_nothing(tiny, here, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(range(100))
+    monkeypatch.setattr(Outcome, "fingerprint", lambda self: f"{next(numbers) // 2:x}")
+    out, err = here("arm", *tiny, "--warmups", 1, "--samples", 2, status=1)
+    assert out == ""
+    assert "3 identical requests gave 2 different results" in err
+
+
+def test_run(tiny, here) -> None:
+    out, _ = here("run", *tiny)
+    assert "tokens/s" in out
+    assert "copy_wait" in out
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -90,12 +119,12 @@ def test_run(tiny) -> None:
     (["arm", "--settings", "0,1,1"], "C,S,SC"),
     (["run", "--schedule", "timed"], "timed"),
     (["run", "--schedule", "lazy", "--runtime", "cuda"], "only the software runtime"),
+    (["verify", "--json", "/"], "--json"),
 ])
-def test_bad_input(tiny, arguments: list[str], words: str) -> None:
-    done = command(arguments[0], *tiny, *arguments[1:], status=2)
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_bad_input(tiny, here, arguments: list[str], words: str) -> None:
+    out, err = here(arguments[0], *tiny, *arguments[1:], status=2)
+    assert words in err
+    assert out == ""
 
 
 def test_a_truncated_checkpoint(copied: Path) -> None:
@@ -103,13 +132,14 @@ def test_a_truncated_checkpoint(copied: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     done = command("verify", "--shape", "tiny", "--checkpoint", copied, status=2)
     assert "truncated" in done.stderr
+    assert "Traceback" not in done.stderr
     assert file.name in done.stderr
 
 
-def test_arms_of_different_seeds(tiny, tmp_path: Path) -> None:
-    command("arm", "--shape", "tiny", "--checkpoint", tmp_path / "other", "--seed", 8, "--warmups", 0, "--samples", 1)
-    done = command("verify", *tiny, "--against", tmp_path / "other", status=2)
-    assert "the arms differ in their model or seed: seed 0 and 8" in done.stderr
+def test_arms_of_different_seeds(tiny, here, tmp_path: Path) -> None:
+    open_checkpoint(config_from("tiny", seed=8)[0], tmp_path / "other")
+    _, err = here("verify", *tiny, "--against", tmp_path / "other", status=2)
+    assert "the arms differ in their model or seed: seed 0 and 8" in err
 
 
 @pytest.mark.slow

@@ -91,6 +91,24 @@ def test_one_byte_that_makes_a_number_infinite(checkpoint, control) -> None:
     assert found["all"] >= NUMBERS | {"NaN or Inf", "GDN states finite", "requests of an arm"}
 
 
+def test_a_kernel_that_does_not_wait_for_its_copy(checkpoint, control, software) -> None:
+    """The compute stream's wait for one group's completion gets lost, on a device that is late with its copies."""
+    software.configure(schedule="compute-first", seed=1)
+    uses = []
+
+    def tap(backend, layer, expert, slot):
+        if layer == 1 and slot >= RUN.cache_slots - RUN.gpu_ring:
+            uses.append(expert)
+            if len(uses) == 1:
+                software.inject("hipStreamWaitEvent", action="ignore", thread="engine under test")
+
+    with software.thread_role("engine under test"):
+        other = optimized(checkpoint, tap)
+    found = red(compare(control, other))
+    assert found["all"] >= NUMBERS - {"routing hashes (layers x requests)"}
+    assert "transfer counts and bytes" not in found["all"]
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 def test_one_byte_at_the_source(checkpoint, control, copied, pinned) -> None:
     """The optimized arm streams, and its cache holds, a byte that the other's checkpoint does not have."""

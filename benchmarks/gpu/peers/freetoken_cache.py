@@ -28,6 +28,16 @@ _NEEDED = ("torch", "triton", "numpy", "freetoken", "flashlib")
 _stand_ins: list[str] = []
 
 
+class _Empty:
+    """Takes anything, does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
+
+
 class _StandIn(ModuleType):
     """A module whose every name is an empty class: for packages of the server, which the cache never calls."""
 
@@ -36,7 +46,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return type(name, (_Empty,), {})
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -1,0 +1,110 @@
+"""A DMA that fails while it runs: whoever waits for it hears of it, and the streamer goes on if the device does.
+
+In processes of their own: a streamer that gives the device up leaves memory behind on purpose.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scripts import Outcome, ended_well, run_script
+
+pytestmark = pytest.mark.timeout(120, method="thread")
+
+#: Prints what a request raised, or how many wrong bytes its slots showed.
+SCRIPT = """
+def request(streamer, copies, first):
+    try:
+        with streamer.begin(copies) as request:
+            bad = 0
+            for slot in request:
+                slot.synchronize()
+                bad += int((slot.array() != first + slot.entry).sum())
+        return bad
+    except strata.HipError as problem:
+        return problem.status
+
+batches = strata.BatchSettings(2, 2, 2)
+settings = dict(gpu_ring=6, host_ring=4, workers=2, settings=batches)
+copies, first = (direct, 0) if sys.argv[1:] == [] and KIND == "direct" else (staged, 64)
+"""
+
+
+def script(kind: str, body: str, **environment: str | None) -> Outcome:
+    return run_script(f'KIND = "{kind}"\n' + SCRIPT + body, **environment)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 7, 30, 64])
+@pytest.mark.parametrize("kind", ["direct", "staged"])
+def test_one_failed_dma_ends_the_request_alone(kind: str, nth: int) -> None:
+    """The failure is reported by the next synchronization, the device lives: the next request is byte-exact."""
+    out = ended_well(script(kind, f"""
+with strata.ExpertStreamer(64, **settings) as streamer:
+    say(request(streamer, copies, first))
+    control.fail_operation({nth}, 719, sticky=False)
+    say(request(streamer, copies, first))
+    for turn in range(3):
+        say(request(streamer, copies, first))
+say(control.live()["events"], control.live()["device_allocations"])
+"""))
+    assert out == ["0", "719", "0", "0", "0", "0 0"]
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+@pytest.mark.parametrize("nth", [1, 7, 64])
+@pytest.mark.parametrize("kind", ["direct", "staged"])
+def test_a_failed_dma_that_takes_the_device_along(kind: str, nth: int, schedule: str) -> None:
+    """Every call fails from then on: errors, no waiting, and a process that ends."""
+    out = ended_well(script(kind, f"""
+streamer = strata.ExpertStreamer(64, **settings)
+say(request(streamer, copies, first))
+control.fail_operation({nth}, 719, sticky=True)
+say(request(streamer, copies, first))
+for turn in range(2):
+    try:
+        say("began", streamer.begin(copies))
+    except strata.StrataError as problem:
+        say("refused")
+try:
+    streamer.close()
+except strata.StrataError as problem:
+    pass
+try:
+    streamer.begin(copies)
+except strata.StrataError as problem:
+    say(problem)
+control.restore_device()
+with strata.ExpertStreamer(64, **settings) as streamer:
+    say(request(streamer, copies, first))
+""", STRATA_SOFTWARE_SCHEDULE=schedule))
+    assert out == ["0", "719", "refused", "refused", "this streamer is closed", "0"]
+
+
+@pytest.mark.parametrize("kind", ["direct", "staged"])
+def test_the_first_cause_stands_where_the_end_fails_in_every_way_but_the_last(kind: str) -> None:
+    out = ended_well(script(kind, """
+with strata.ExpertStreamer(64, **settings) as streamer:
+    say(request(streamer, copies, first))
+    # What else may be asked to wait for the copy stream, once each.
+    control.inject("hipMemcpyAsync", 9, 719)
+    running = streamer.begin(copies)
+    try:
+        for slot in running:
+            pass
+    except strata.HipError as problem:
+        say(problem.call, problem.status, problem.entry)
+    control.inject("hipMemcpyAsync", 9, 719)
+    request_ = streamer.begin(copies)
+    while request_.issued < 8:
+        pass
+    for call in ("hipEventSynchronize", "hipStreamSynchronize"):
+        control.inject(call, 1, 700)
+    try:
+        request_.skip(64)
+    except strata.HipError as problem:
+        say(problem.call, problem.status, problem.entry)
+    control.clear_injections()
+    say(request(streamer, copies, first))
+"""))
+    # With two DMAs queued by then, the ninth copy is that of entry 8.
+    assert out == ["0", "hipMemcpyAsync 719 8", "hipMemcpyAsync 719 8", "0"]
