@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["FOREIGN", "SIZES", "SLOTS", "TWO_LAYERS", "Case", "Size", "all_cases", "in_order", "mixed_split"]
+__all__ = ["FOREIGN", "PEERS", "SIZES", "SLOTS", "TWO_LAYERS", "Case", "Size", "all_cases", "bank_columns", "in_order",
+           "mixed_split"]
 
 #: Slots at equal memory, and of the peers that are also run with two layers of 128 experts.
 SLOTS = 96
@@ -14,6 +15,10 @@ TWO_LAYERS = 256
 
 #: Direct and staged entries of the reference request: mixed cases keep this proportion.
 REFERENCE_DIRECT, REFERENCE_STAGED = 13_938, 5_713
+
+#: The modules of `benchmarks.gpu.peers`, in the order of the report.
+PEERS = ("bare", "strata_ring", "torch_ring", "double_buffer", "freetoken_cache", "diffusers_offload",
+         "accelerate_offload")
 
 #: Peers that are packages of others: run last, since what they leave behind in a process may disturb.
 FOREIGN = ("freetoken_cache", "diffusers_offload", "accelerate_offload")
@@ -113,6 +118,24 @@ def mixed_split(entries: int) -> tuple[int, int]:
     """Direct and staged entries of a mixed list of this length, in the reference request's proportion."""
     direct = round(entries * REFERENCE_DIRECT / (REFERENCE_DIRECT + REFERENCE_STAGED))
     return direct, entries - direct
+
+
+def bank_columns(nbytes: int, hidden: int) -> tuple[int, int]:
+    """Columns of the intermediate layer in the gate_up and in the down bank.
+
+    The same number, where an expert is three bf16 matrices of ``hidden`` columns; else the down bank takes the
+    remainder, so that an expert has exactly its bytes.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are no whole number of rows.
+    """
+    rows, rest = divmod(nbytes, 2 * hidden)
+    if rest or rows < 3:
+        raise ValueError(f"{nbytes} bytes are no three bf16 matrices of {hidden} columns")
+    gate = rows // 3
+    return gate, rows - 2 * gate
 
 
 SINGLE, EIGHT, LONG = (1, 1, 1), (8, 16, 16), (32, 16, 16)

@@ -9,16 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import machine, report
-from benchmarks.gpu.cases import SIZES, in_order
+from benchmarks.gpu.cases import PEERS, SIZES, in_order
 from benchmarks.gpu.measuring import Pace, Result
 from benchmarks.gpu.supervise import Limits, supervise
 from benchmarks.gpu.targets import gb_s
 
 __all__ = ["main", "parse"]
-
-#: The modules of `benchmarks.gpu.peers`, which cannot be asked where torch is missing.
-PEERS = ("bare", "strata_ring", "torch_ring", "double_buffer", "freetoken_cache", "diffusers_offload",
-         "accelerate_offload")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

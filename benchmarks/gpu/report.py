@@ -55,7 +55,7 @@ def _throughput_rows(results: Sequence[Result], everything: Sequence[Result]) ->
         bare = _rate(everything, "bare", case.size, "pinned", "null", how="loop")
         ring = _rate(everything, "torch_ring", case.size, case.memory, case.consumer)
         low, high = (result.nbytes / bound(result.seconds) / 1e9 for bound in (max, min))
-        verified = {True: "every byte", False: "WRONG", None: ""}[result.verified]
+        verified = {True: "sum of all bytes", False: "WRONG", None: ""}[result.verified]
         thread = statistics.median(result.thread_seconds) / case.entries * 1e6
         rows.append([case.peer, case.variant, str(case.slots or ""), f"{rate:.2f}", f"{low:.2f} to {high:.2f}",
                      str(len(result.seconds)), _over(rate, bare), _over(rate, ring), f"{thread:.2f}", verified])
@@ -129,13 +129,9 @@ def as_markdown(head: dict[str, Any], results: Sequence[Result]) -> str:
     if failed:
         lines += ["## Not measured", "", *_table(["case", "reason"], [[r.case.key, " ".join(r.reason.split())]
                                                                      for r in failed])]
-    notes: dict[tuple[str, str], list[str]] = {}
-    for r in results:
-        if r.case.consumer != "host":
-            for note in r.notes:
-                notes.setdefault((r.case.peer, note), []).append(r.case.variant)
+    notes = dict.fromkeys(f"- {r.case.peer}: {note}" for r in results if r.case.consumer != "host" for note in r.notes)
     if notes:
-        lines += ["## Notes", "", *(f"- {peer}: {note}" for peer, note in notes), ""]
+        lines += ["## Notes", "", *notes, ""]
     return "\n".join(lines)
 
 

@@ -172,7 +172,7 @@ class Report:
     def _facts(self) -> list[str]:
         protocol = self.protocol
         first = self.arms[0].runs[0].outcome
-        about = ", ".join(f"{name} {value}" for name, value in first.runtime.items())
+        about = ", ".join(f"{name} {value}" for name, value in first.runtime.items() if name != "library")
         return [
             f"workload: {self.workload.template}",
             f"protocol: {protocol.processes} processes an arm in turn, each {protocol.warmups} warm-ups and "

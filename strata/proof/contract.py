@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 from strata.proof.configuration import Configuration, Pass
 from strata.proof.order import Kind, Place, Step
@@ -70,7 +71,8 @@ class Call:
     def __str__(self) -> str:
         about = f"{self.first}" if self.first == self.last else f"{self.first}..{self.last}"
         names = ", ".join(name for name in (self.event, self.stream) if name)
-        return f"{self.purpose} {about} of request {self.request}: {self.function}({names}), {self.role} #{self.ordinal}"
+        call = f"{self.function}({names}), {self.role} #{self.ordinal}"
+        return f"{self.purpose} {about} of request {self.request}: {call}"
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ class _Stage:
             while self.advance_helpers():
                 pass
             if not waits_for():
-                raise RuntimeError(f"{self.c.name}: all threads wait at entry {self.consumed} of request {self.request}")
+                at = f"entry {self.consumed} of request {self.request}"
+                raise RuntimeError(f"{self.c.name}: all threads wait at {at}")
             try:
                 waits_for = next(engine)
             except StopIteration:
@@ -217,8 +220,25 @@ class _Stage:
     def tell(self, name: str, *arguments: object) -> None:
         self.script.append(Command(name, arguments))
 
-    def held_back(self, event: str) -> bool:
-        return any(position < self.recorded_at[event] for position in self.holds)
+    # --- what threads wait for ------------------------------------------------------------------------------------
+
+    def has_job(self, job: int) -> bool:
+        return job < len(self.jobs)
+
+    def has_entry(self) -> bool:
+        return self.issued < len(self.entries)
+
+    def has_dma_published(self, end: int) -> bool:
+        return self.dma_published >= end
+
+    def may_complete(self, event: str) -> bool:
+        return all(position > self.recorded_at[event] for position in self.holds)
+
+    def window_is_open(self, end: int) -> bool:
+        return end <= self.consumed + self.c.gpu_ring
+
+    def is_ready(self, job: int) -> bool:
+        return self.ready > job
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
@@ -278,15 +298,15 @@ class _Stage:
     def worker(self) -> _Actor:
         job = 0
         while True:
-            yield lambda: job < len(self.jobs)
+            yield partial(self.has_job, job)
             self.acquire(WORKER, "available")
             buffer = job % self.c.host_ring
             if job >= self.c.host_ring:
                 end = self.jobs[job - self.c.host_ring].owner_end
                 event = f"dma_done[{(end - 1) % self.c.host_ring}]"
-                yield lambda: self.dma_published >= end
+                yield partial(self.has_dma_published, end)
                 self.acquire(WORKER, "dma published")
-                yield lambda: not self.held_back(event)
+                yield partial(self.may_complete, event)
                 self.call("host wait", SYNC_EVENT, WORKER, job, event=event, group=end)
                 self.counts["host_reuse_waits"] += 1
             if self.pinned[buffer]:
@@ -300,13 +320,13 @@ class _Stage:
 
     def issuer(self) -> _Actor:
         while True:
-            yield lambda: self.issued < len(self.entries)
+            yield self.has_entry
             self.acquire(ISSUER, "listed")
             begin = self.issued
             group = self.entries[begin:self.entries[begin].end]
             end = group[-1].number + 1
             kind = "direct" if group[0].job < 0 else "staged"
-            yield lambda: end <= self.consumed + self.c.gpu_ring
+            yield partial(self.window_is_open, end)
             self.acquire(ISSUER, "consumed")
             slots = [entry.number % self.c.gpu_ring for entry in group]
             used = [self.last_use[slot] for slot in slots if slot in self.last_use]
@@ -321,7 +341,7 @@ class _Stage:
                         self.submit(ISSUER, COPY, (("source", entry.number), False, "H2D read"), target)
                     self.counts["direct_copy_calls"] += entry.segments
                     continue
-                yield lambda job=entry.job: self.ready > job  # type: ignore[misc]
+                yield partial(self.is_ready, entry.job)
                 buffer = entry.job % self.c.host_ring
                 self.acquire(ISSUER, f"ready[{buffer}]")
                 source = ((("buffer", buffer), False, "H2D read"),) if self.pinned[buffer] else ()
@@ -329,7 +349,8 @@ class _Stage:
                 self.counts["staged_copy_calls"] += 1
                 self.dma_submitted(ISSUER, entry, COPY)
             terminal = (end - 1) % self.c.gpu_ring
-            self.call("copied record", RECORD, ISSUER, begin, end - 1, event=f"copied[{terminal}]", stream=COPY, group=end)
+            self.call("copied record", RECORD, ISSUER, begin, end - 1, event=f"copied[{terminal}]", stream=COPY,
+                      group=end)
             self.counts[f"{kind}_copied_records"] += 1
             self.release(ISSUER, "issued")
             self.issued = end
@@ -467,6 +488,8 @@ class _Stage:
                 moved = False
             elif pending:
                 self.consume(pending, stream)
+                while pending and pending[0][1]:
+                    self.consume(pending, stream)
             else:
                 raise RuntimeError(f"{self.c.name}: entry {taken} of request {self.request} is never published")
 
@@ -554,7 +577,7 @@ class _Stage:
             self.start(self.worker())
             stop = len(self.jobs) if here.stop_at is None else here.stop_at
             for entry in self.jobs[:stop]:
-                yield lambda job=entry.job: self.ready > job  # type: ignore[misc]
+                yield partial(self.is_ready, entry.job)
                 self.tell("stage", entry.number, entry.job)
                 buffer = entry.job % self.c.host_ring
                 self.acquire(ENGINE, f"ready[{buffer}]")

@@ -36,7 +36,8 @@ def _kinds_of_lists() -> list[Configuration]:
     made = []
     for batches in _BATCHES:
         for gpu in (4, 8):
-            made.append(Configuration("direct", gpu, 3, batches, (Pass(("d" * (2 * gpu + 3),)), Pass(("d" * (gpu + 1),)))))
+            passes = (Pass(("d" * (2 * gpu + 3),)), Pass(("d" * (gpu + 1),)))
+            made.append(Configuration("direct", gpu, 3, batches, passes))
         for gpu, host in _RINGS:
             long, second = 2 * gpu + 1, gpu + 2
             made.append(Configuration("staged, pinned buffers", gpu, host, batches,

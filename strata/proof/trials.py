@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from strata.errors import StrataError
 from strata.proof.configuration import Configuration
 from strata.proof.contract import (
-    ENGINE, ISSUER, QUERY, RECORD, SYNC_EVENT, SYNC_STREAM, WAIT, WORKER, Call, Play, play,
+    ENGINE,
+    ISSUER,
+    QUERY,
+    RECORD,
+    SYNC_EVENT,
+    SYNC_STREAM,
+    WAIT,
+    WORKER,
+    Call,
+    Play,
+    play,
 )
 from strata.proof.predict import Prediction, predict
 from strata.proof.run import Outcome, Sources, run
@@ -84,7 +94,7 @@ def clean_run(configuration: Configuration, schedule: str = "lazy", *, sources: 
     """
     played = play(configuration)
     sources = Sources(configuration) if sources is None else sources
-    for attempt in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         outcome = run(configuration, played, sources, schedule=schedule)
         problem = _unclean(outcome) or mismatch(configuration, played, outcome.calls)
         if not problem:
@@ -182,19 +192,44 @@ def _try(
     for _ in range(_ATTEMPTS):
         outcome = run(configuration, played, sources, schedule=schedule, ignored=call)
         struck = [entry for entry in outcome.calls if entry.intercepted]
-        if not struck:
-            continue
-        if several:
+        if several and struck:
             # Whichever worker's call it was: the rule is the same, applied to what that thread had waited for.
-            prediction = _predict_worker(configuration, played, outcome, struck[0])
+            prediction = _predict_worker(outcome, struck[0])
+        elif not struck or not _is_meant(call, played, outcome.calls):
+            continue
         lost = frozenset((f.earlier.operation, f.later.operation) for f in outcome.findings)
         return Trial(configuration, call, prediction, outcome.found, outcome.wrong_bytes, lost)
     raise StrataError(f"{configuration.name}: {call}: it was never made")
 
 
-def _predict_worker(
-    configuration: Configuration, played: Play, outcome: Outcome, struck: control.LoggedCall
-) -> Prediction:
+def _is_meant(call: Call, played: Play, logged: Sequence[control.LoggedCall]) -> bool:
+    """Whether the call that was ignored had the event and the stream of the call that was meant."""
+    expected = {(c.role, c.function, c.ordinal): c for c in played.calls}
+    ordinals: Counter[tuple[str, str]] = Counter()
+    events: dict[str, Counter[int]] = defaultdict(Counter)
+    streams: dict[str, Counter[int]] = defaultdict(Counter)
+    struck = None
+    for entry in logged:
+        ordinals[entry.thread, entry.function] += 1
+        known = expected.get((entry.thread, entry.function, ordinals[entry.thread, entry.function]))
+        if known is not None:
+            events[known.event][entry.event] += 1
+            streams[known.stream][entry.stream] += 1
+        if entry.intercepted:
+            struck = entry
+            if known is not call or (call.optional and _commands(logged[: entry.number - 1]) != sum(
+                    c.role == ENGINE and c.function in (RECORD, WAIT) for c in played.calls[: call.number])):
+                return False
+    return (struck is not None and events[call.event].most_common(1)[0][0] == struck.event
+            and streams[call.stream].most_common(1)[0][0] == struck.stream)
+
+
+def _commands(logged: Sequence[control.LoggedCall]) -> int:
+    """Count the engine's records and waits."""
+    return sum(entry.thread == ENGINE and entry.function in (RECORD, WAIT) for entry in logged)
+
+
+def _predict_worker(outcome: Outcome, struck: control.LoggedCall) -> Prediction:
     """Needed, unless this very thread has waited for this very record before."""
     for entry in reversed(outcome.calls[: struck.number - 1]):
         if entry.event != struck.event:

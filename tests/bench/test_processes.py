@@ -65,7 +65,7 @@ def test_watchdog_ends_a_running_process(hanging, monkeypatch: pytest.MonkeyPatc
     """Memory is short from the moment on at which the workload hangs."""
     plenty, short = SimpleNamespace(available=2**40), SimpleNamespace(available=2**20)
     pids: list[int] = []
-    reader = threading.Thread(target=lambda: pids.extend(read_pids(hanging)))
+    reader = threading.Thread(target=lambda: pids.extend(read_pids(hanging)), daemon=True)
     reader.start()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: plenty if reader.is_alive() else short)
     watch = MemoryWatch(2**30)
@@ -79,7 +79,7 @@ def test_watchdog_ends_a_running_process(hanging, monkeypatch: pytest.MonkeyPatc
 
 def test_a_process_that_takes_too_long_is_ended(hanging) -> None:
     pids: list[int] = []
-    reader = threading.Thread(target=lambda: pids.extend(read_pids(hanging)))
+    reader = threading.Thread(target=lambda: pids.extend(read_pids(hanging)), daemon=True)
     reader.start()
     with pytest.raises(WatchdogError, match=r"has not ended within 5 s"):
         run_process(command(hanging), MemoryWatch(0), interval_s=0.05, timeout_s=5)

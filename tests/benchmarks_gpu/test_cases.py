@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu import cases
-from benchmarks.gpu.race import PEERS, parse
+from benchmarks.gpu.race import parse
 
 SIZES = [*cases.SIZES, *(size.reduced() for size in cases.SIZES)]
 
@@ -13,7 +13,7 @@ SIZES = [*cases.SIZES, *(size.reduced() for size in cases.SIZES)]
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s.nbytes}-{s.pinned}")
 def test_every_peer_has_cases_and_none_twice(size: cases.Size) -> None:
     listed = cases.all_cases(size)
-    assert {case.peer for case in listed} == set(PEERS)
+    assert {case.peer for case in listed} == set(cases.PEERS)
     assert len({case.key for case in listed}) == len(listed)
 
 
@@ -33,7 +33,7 @@ def test_pinned_memory_stays_within_what_a_host_can_spare() -> None:
 
 
 def test_foreign_packages_come_after_everything_else() -> None:
-    peers = [case.peer for case in cases.in_order(cases.SIZES, PEERS)]
+    peers = [case.peer for case in cases.in_order(cases.SIZES, cases.PEERS)]
     first = min(index for index, peer in enumerate(peers) if peer in cases.FOREIGN)
     assert set(peers[first:]) == set(cases.FOREIGN)
 
@@ -52,3 +52,17 @@ def test_only_and_sizes_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             parse(["--out", "x", *wrong])
         assert wrong[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("nbytes", "hidden", "columns"), [
+    (1_382_400, 640, (360, 360)), (65_536, 64, (170, 172)), (8_388_608, 2048, (682, 684)),
+])
+def test_banks_hold_exactly_an_expert(nbytes: int, hidden: int, columns: tuple[int, int]) -> None:
+    gate, down = cases.bank_columns(nbytes, hidden)
+    assert (gate, down) == columns
+    assert (2 * gate + down) * hidden * 2 == nbytes
+
+
+def test_banks_of_no_whole_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="1001"):
+        cases.bank_columns(1001, 64)

@@ -30,7 +30,7 @@ def test_row_has_median_spread_ratios_and_thread_time() -> None:
     text = report.as_markdown(HEAD, [result("bare", 50.0, variant="loop", how="loop"),
                                      result("torch_ring", 30.0, variant="ring", consumer="kernel"), verified])
     assert row(text, "strata_ring", "ours") == ["strata_ring", "ours", "96", "45.00", "22.50 to 90.00", "3", "0.900",
-                                                "1.500", "2.00", "every byte"]
+                                                "1.500", "2.00", "sum of all bytes"]
     for part in ("a GPU", "1.2", "abc", "race --out x", "torch 2", "a CPU"):
         assert part in text
 

@@ -91,22 +91,25 @@ def test_one_byte_that_makes_a_number_infinite(checkpoint, control) -> None:
     assert found["all"] >= NUMBERS | {"NaN or Inf", "GDN states finite", "requests of an arm"}
 
 
-def test_a_kernel_that_does_not_wait_for_its_copy(checkpoint, control, software) -> None:
-    """The compute stream's wait for one group's completion gets lost, on a device that is late with its copies."""
-    software.configure(schedule="compute-first", seed=1)
-    uses = []
+def test_kernels_that_do_not_wait_for_their_copies(checkpoint, software) -> None:
+    """The compute stream's waits for completion get lost for a while, on a device that is late with its copies."""
+    software.configure(schedule="compute-first", seed=1, idle_ms=0)
+    run = replace(RUN, pinned_share=1.0)  # no worker forces a copy, either
+    control = run_arm(checkpoint, run, strata.BatchSettings(), ("all",))
+    lost = []
 
     def tap(backend, layer, expert, slot):
-        if layer == 1 and slot >= RUN.cache_slots - RUN.gpu_ring:
-            uses.append(expert)
-            if len(uses) == 1:
-                software.inject("hipStreamWaitEvent", action="ignore", thread="engine under test")
+        if layer == 1 and not lost:
+            # The first chunk has more entries than these: it is acquire's waits that get lost, not a begin's.
+            lost.extend(software.inject("hipStreamWaitEvent", nth=k, action="ignore", thread="engine under test")
+                        for k in range(1, 21))
 
-    with software.thread_role("engine under test"):
-        other = optimized(checkpoint, tap)
-    found = red(compare(control, other))
-    assert found["all"] >= NUMBERS - {"routing hashes (layers x requests)"}
-    assert "transfer counts and bytes" not in found["all"]
+    software.thread_role("engine under test")
+    try:
+        other = run_arm(checkpoint, run, strata.BatchSettings(8, 16, 16), ("all",), tap=tap)
+    finally:
+        software.thread_role(None)
+    assert red(compare(control, other))["all"] >= NUMBERS | {"requests of an arm"}
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -9,16 +9,12 @@ from typing import Protocol, cast
 
 import torch
 
-from benchmarks.gpu.cases import Case, Size
+from benchmarks.gpu.cases import PEERS, Case, Size
 from benchmarks.gpu.consumers import Consumer
 from benchmarks.gpu.measuring import Pace, Result, timed_passes
 from benchmarks.gpu.sources import Sources
 
-__all__ = ["NAMES", "Bench", "Peer", "load"]
-
-#: Modules of this package, in the order of the report.
-NAMES = ("bare", "strata_ring", "torch_ring", "double_buffer", "freetoken_cache", "diffusers_offload",
-         "accelerate_offload")
+__all__ = ["Bench", "Peer", "load"]
 
 
 @dataclass
@@ -90,6 +86,6 @@ def load(name: str) -> Peer:
     ValueError
         If there is none of this name.
     """
-    if name not in NAMES:
-        raise ValueError(f"name is {name!r}; one of {', '.join(NAMES)} is allowed")
+    if name not in PEERS:
+        raise ValueError(f"name is {name!r}; one of {', '.join(PEERS)} is allowed")
     return cast(Peer, importlib.import_module(f"{__name__}.{name}"))

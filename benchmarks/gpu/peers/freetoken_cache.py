@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.cases import Case
+from benchmarks.gpu.cases import Case, bank_columns
 from benchmarks.gpu.measuring import Result
 from benchmarks.gpu.peers import Bench
 
-__all__ = ["available", "bank_columns", "run"]
+__all__ = ["available", "run"]
 
 #: What the cache itself works with: never stood in for.
 _NEEDED = ("torch", "triton", "numpy", "freetoken", "flashlib")
@@ -92,24 +92,6 @@ def available() -> str | None:
     except Exception as problem:
         return f"freetoken's OffloadMoeCache cannot be imported: {type(problem).__name__}: {problem}"
     return None
-
-
-def bank_columns(nbytes: int, hidden: int) -> tuple[int, int]:
-    """Columns of the intermediate layer in the gate_up and in the down bank.
-
-    The same number, where an expert is three bf16 matrices of ``hidden`` columns; else the down bank takes the
-    remainder, so that an expert has exactly its bytes.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are no whole number of rows.
-    """
-    rows, rest = divmod(nbytes, 2 * hidden)
-    if rest or rows < 3:
-        raise ValueError(f"{nbytes} bytes are no three bf16 matrices of {hidden} columns")
-    gate = rows // 3
-    return gate, rows - 2 * gate
 
 
 def run(case: Case, bench: Bench) -> Result:
