@@ -23,10 +23,11 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
         gpu_ring_clear(ring)
         return _hip.HIP_OUT_OF_MEMORY
     for s in range(size):
-        # Blocking: a host that waits for a slot's bytes sleeps instead of spinning.
-        status = _hip.event_create(&ring.copied[s], False, True)
+        # Not blocking: streams wait on them, the host hardly ever does, and on some devices a record of a
+        # blocking event costs the stream an interrupt.
+        status = _hip.event_create(&ring.copied[s], False, False)
         if status == _hip.HIP_SUCCESS:
-            status = _hip.event_create(&ring.used[s], False, True)
+            status = _hip.event_create(&ring.used[s], False, False)
         if status != _hip.HIP_SUCCESS:
             gpu_ring_clear(ring)
             return status

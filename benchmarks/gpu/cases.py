@@ -138,19 +138,21 @@ def bank_columns(nbytes: int, hidden: int) -> tuple[int, int]:
     return gate, rows - 2 * gate
 
 
-SINGLE, EIGHT, LONG = (1, 1, 1), (8, 16, 16), (32, 16, 16)
+SINGLE, SHORT, EIGHT, LONG = (1, 1, 1), (8, 4, 4), (8, 16, 16), (32, 16, 16)
 
 
 def _strata(size: Size, memory: str, consumer: str, settings: tuple[int, int, int], entries: int, *,
-            workers: int = 8, group: bool = False, engine: str = "Python") -> Case:
+            workers: int = 8, group: bool = False, engine: str = "Python", host_ring: int = 16) -> Case:
     text = "/".join(map(str, settings)) + (" group" if group else "")
     if memory != "pinned":
         text += f", {workers} worker{'s' if workers > 1 else ''}"
+    if host_ring != 16:
+        text += f", host ring {host_ring}"
     if engine != "Python":
         text += f", {engine} engine"
     return Case("strata_ring", text, size.nbytes, memory, consumer, entries, SLOTS,
                 {"settings": list(settings), "workers": workers, "submission": "group" if group else "single",
-                 "engine": engine})
+                 "engine": engine, "host_ring": host_ring})
 
 
 def _strata_cases(size: Size, main: bool) -> list[Case]:
@@ -165,6 +167,14 @@ def _strata_cases(size: Size, main: bool) -> list[Case]:
         cases.append(_strata(size, "pageable", "null", EIGHT, 2 * size.pageable, workers=workers))
     for settings, group in ((SINGLE, False), (LONG, False), (EIGHT, True)):
         cases.append(_strata(size, "pageable", "null", settings, 2 * size.pageable, group=group))
+    # A batch as long as the host ring leaves the workers nothing to fill while its copies run: shorter batches,
+    # and a deeper ring, beside it. Host memory, not the GPU's.
+    for settings, host_ring in ((SHORT, 16), (EIGHT, 64), (SINGLE, 64)):
+        for group in (False, True)[:2 if settings == EIGHT else 1]:
+            cases.append(_strata(size, "pageable", "null", settings, 2 * size.pageable, host_ring=host_ring,
+                                 group=group))
+    cases.append(_strata(size, "mixed", "null", EIGHT, size.mixed, host_ring=64, group=True))
+    cases.append(_strata(size, "mixed", "kernel", EIGHT, size.mixed, host_ring=64, group=True))
     cases.append(_strata(size, "pageable", "null", EIGHT, 2 * size.pageable, engine="compiled"))
     cases.append(_strata(size, "pageable", "kernel", EIGHT, 2 * size.pageable))
     for settings, group in ((SINGLE, False), (EIGHT, False), (EIGHT, True))[0 if main else 1:]:

@@ -21,10 +21,13 @@ Array = Any
 
 
 class Ops(Protocol):
-    """Array functions. `xp` is the array module; the rest is where NumPy and torch differ."""
+    """Array functions: the array module, and what differs between NumPy and torch."""
 
-    xp: Any
     minus_infinity: Any
+
+    @property
+    def xp(self) -> Any:
+        """The array module."""
 
     def asarray(self, values: npt.NDArray[Any]) -> Array:
         """A copy on the device."""
@@ -55,8 +58,11 @@ class Backend(Protocol):
     """One device, one compute stream, one block of slots."""
 
     name: str
-    ops: Ops
     stream: int
+
+    @property
+    def ops(self) -> Ops:
+        """Its array functions."""
 
     def submit(self, work: Callable[[], object]) -> None:
         """Have `work` done in stream order. It may run at once (and queue kernels), or later, on another thread."""

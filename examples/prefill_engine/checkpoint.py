@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -210,7 +211,7 @@ def _projection_shape(model: ModelConfig, projection: str) -> tuple[int, int]:
     return wide[::-1] if projection == "down_proj" else wide
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -194,7 +195,7 @@ class _Prefill:
             ids = self._ids[first:first + self._engine.run.chunk]
             positions = Positions.of(self._model, first, len(ids), self._ops)
             device_ids = self._ops.asarray(ids)
-            self._backend.submit(lambda ids=device_ids: self._embed(ids))
+            self._backend.submit(partial(self._embed, device_ids))
             walk = self._engine._open_walk(len(ids), self._walk)
             with walk.request as request:
                 for layer in range(self._model.layers):

@@ -97,7 +97,7 @@ class NumpyBackend:
         stride = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self._memory = _checked("hipMalloc", hip.hipMalloc(count * stride))
         base = int(self._memory)
-        block = np.frombuffer((ctypes.c_uint8 * (count * stride)).from_address(base), np.uint8)
+        block = np.ctypeslib.as_array((ctypes.c_uint8 * (count * stride)).from_address(base))
         self._slots = [block[k * stride:k * stride + nbytes].view(np.float32) for k in range(count)]
         return [base + k * stride for k in range(count)]
 

@@ -111,7 +111,7 @@ def play(configuration: Configuration) -> Play:
     Raises
     ------
     RuntimeError
-        If all threads wait: the configuration asks for what cannot be (an engine that holds too many slots).
+        If all threads wait for each other.
     """
     return _Stage(configuration).run()
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Facts", "Kind", "Place", "Step", "lost_orders"]
+__all__ = ["Facts", "Kind", "Place", "Step", "lost_orders", "lost_without_each"]
 
 #: A slot, a host buffer, a source: whatever is read and written as one.
 Place = Hashable
@@ -72,6 +72,104 @@ class Facts:
     repeated: set[int] = field(default_factory=set)
 
 
+class _Knowledge:
+    """What every thread, stream, event and token knows at one point of a run."""
+
+    def __init__(self) -> None:
+        self.threads: dict[str, int] = {}
+        self.streams: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.events: dict[str, tuple[int, int]] = {}  # known, and the number of the call that recorded it
+        self.writes: dict[Place, tuple[int, str]] = {}
+        self.reads: dict[Place, tuple[tuple[int, str], ...]] = {}  # since the last write
+        self.lost: set[tuple[str, str, Place]] = set()
+        self.bit = 1
+
+    def copy(self) -> _Knowledge:
+        """Give a run that goes on in another way."""
+        other = _Knowledge()
+        for name, value in vars(self).items():
+            setattr(other, name, value if isinstance(value, int) else value.copy())
+        return other
+
+    def access(self, step: Step, known: int) -> int:
+        """Enter accesses by somebody who knows `known`; return what is known after them."""
+        made = 0
+        for place, write, operation in step.accesses:
+            mark = self.bit
+            last = self.writes.get(place)
+            if last is not None and not known & last[0]:
+                self.lost.add((last[1], operation, place))
+            reads = self.reads.get(place, ())
+            if write:
+                self.lost.update((before, operation, place) for bit, before in reads if not known & bit)
+                self.writes[place] = (mark, operation)
+                self.reads[place] = ()
+            else:
+                self.reads[place] = (*reads, (mark, operation))
+            made |= mark
+            self.bit = mark << 1
+        return known | made
+
+    def step(self, step: Step, facts: _Notes | None = None) -> None:
+        kind = step.kind
+        thread = self.threads.get(step.thread, 0)
+        if kind is Kind.SUBMIT or kind is Kind.RECORD or kind is Kind.WAIT:
+            known = self.streams.get(step.stream, 0) | thread
+            if kind is Kind.SUBMIT:
+                known = self.access(step, known)
+            elif kind is Kind.RECORD:
+                self.events[step.name] = (known, step.call)
+            else:
+                captured, record = self.events.get(step.name, (0, -1))
+                if facts is not None:
+                    facts.wait(self, step, captured, known, record)
+                known |= captured
+            self.streams[step.stream] = known
+            return
+        if kind is Kind.HOST:
+            thread = self.access(step, thread)
+        elif kind is Kind.RELEASE:
+            self.tokens[step.name] = self.tokens.get(step.name, 0) | thread
+        elif kind is Kind.ACQUIRE:
+            thread |= self.tokens.get(step.name, 0)
+        elif kind is Kind.SYNC_DEVICE:
+            for known in self.streams.values():
+                thread |= known
+        else:
+            captured, record = (self.events.get(step.name, (0, -1)) if kind is Kind.SYNC_EVENT
+                                else (self.streams.get(step.stream, 0), -1))
+            if facts is not None:
+                facts.wait(self, step, captured, thread, record)
+            thread |= captured
+        self.threads[step.thread] = thread
+
+
+class _Notes:
+    """Collects `Facts`."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.waited: set[tuple[str, int]] = set()
+
+    def wait(self, knowledge: _Knowledge, step: Step, captured: int, known: int, record: int) -> None:
+        """A wait brings what was captured to somebody who knows `known`."""
+        if step.call < 0:
+            return
+        if record >= 0:
+            self.facts.asked.setdefault(record, []).append(step.call)
+            if (step.thread, record) in self.waited:
+                self.facts.repeated.add(step.call)
+            self.waited.add((step.thread, record))
+        if not captured & ~known:
+            self.facts.nothing_new.add(step.call)
+        there_for = [bit for place, _, _ in step.accesses for bit, _ in knowledge.reads.get(place, ())]
+        if not there_for:
+            self.facts.unread.add(step.call)
+        elif all(known & bit for bit in there_for):
+            self.facts.covered.add(step.call)
+
+
 def lost_orders(
     steps: Sequence[Step], without: int = -1, facts: Facts | None = None
 ) -> set[tuple[str, str, Place]]:
@@ -92,79 +190,23 @@ def lost_orders(
     set of (str, str, place)
         Earlier operation, later operation, where they meet. Empty: everything is ordered.
     """
-    threads: dict[str, int] = {}
-    streams: dict[str, int] = {}
-    tokens: dict[str, int] = {}
-    events: dict[str, tuple[int, int]] = {}  # known, and the number of the call that recorded it
-    waited: set[tuple[str, int]] = set()
-    writes: dict[Place, tuple[int, str]] = {}
-    reads: dict[Place, list[tuple[int, str]]] = {}
-    lost: set[tuple[str, str, Place]] = set()
-    bit = 1
-
-    def access(step: Step, known: int) -> int:
-        nonlocal bit
-        made = 0
-        for place, write, operation in step.accesses:
-            earlier = [writes[place]] if place in writes else []
-            if write:
-                earlier += reads.pop(place, [])
-                writes[place] = (bit, operation)
-            else:
-                reads.setdefault(place, []).append((bit, operation))
-            lost.update((before, operation, place) for mark, before in earlier if not known & mark)
-            made |= bit
-            bit <<= 1
-        return made
-
-    def note(step: Step, new: int, before: int, record: int) -> None:
-        if facts is None or step.call < 0:
-            return
-        if record >= 0:
-            facts.asked.setdefault(record, []).append(step.call)
-            if (step.thread, record) in waited:
-                facts.repeated.add(step.call)
-            waited.add((step.thread, record))
-        if not new & ~before:
-            facts.nothing_new.add(step.call)
-        there_for = [mark for place, _, _ in step.accesses for mark, _ in reads.get(place, ())]
-        if not there_for:
-            facts.unread.add(step.call)
-        elif all(before & mark for mark in there_for):
-            facts.covered.add(step.call)
-
+    knowledge = _Knowledge()
+    notes = None if facts is None else _Notes(facts)
     for step in steps:
-        if step.call >= 0 and step.call == without:
-            continue
-        kind = step.kind
-        thread = threads.get(step.thread, 0)
-        if kind is Kind.SUBMIT or kind is Kind.RECORD or kind is Kind.WAIT:
-            known = streams.get(step.stream, 0) | thread
-            if kind is Kind.SUBMIT:
-                known |= access(step, known)
-            elif kind is Kind.RECORD:
-                events[step.name] = (known, step.call)
-            else:
-                captured, record = events.get(step.name, (0, -1))
-                note(step, captured, known, record)
-                known |= captured
-            streams[step.stream] = known
-            continue
-        if kind is Kind.HOST:
-            thread |= access(step, thread)
-        elif kind is Kind.RELEASE:
-            tokens[step.name] = tokens.get(step.name, 0) | thread
-        elif kind is Kind.ACQUIRE:
-            thread |= tokens.get(step.name, 0)
-        elif kind is Kind.SYNC_EVENT:
-            captured, record = events.get(step.name, (0, -1))
-            note(step, captured, thread, record)
-            thread |= captured
-        elif kind is Kind.SYNC_STREAM:
-            note(step, streams.get(step.stream, 0), thread, -1)
-            thread |= streams.get(step.stream, 0)
-        else:
-            for known in streams.values():
-                thread |= known
-        threads[step.thread] = thread
+        if step.call < 0 or step.call != without:
+            knowledge.step(step, notes)
+    return knowledge.lost
+
+
+def lost_without_each(steps: Sequence[Step]) -> dict[int, set[tuple[str, str, Place]]]:
+    """Find what is lost without each call, by its number: `lost_orders` for all of them."""
+    knowledge = _Knowledge()
+    lost = {}
+    for position, step in enumerate(steps):
+        if step.call >= 0:
+            other = knowledge.copy()
+            for later in steps[position + 1:]:
+                other.step(later)
+            lost[step.call] = other.lost
+        knowledge.step(step)
     return lost

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from strata.proof.configuration import Configuration
 from strata.proof.contract import Call, Play
-from strata.proof.order import Facts, lost_orders
+from strata.proof.order import Facts, lost_orders, lost_without_each
 
 __all__ = ["REASONS", "Prediction", "predict"]
 
@@ -70,7 +70,8 @@ def predict(configuration: Configuration, played: Play) -> list[Prediction]:
     unordered = lost_orders(played.steps, facts=facts)
     if unordered:
         raise RuntimeError(f"{configuration.name}: the contract itself does not order {sorted(map(str, unordered))}")
-    lost = [frozenset((a, b) for a, b, _ in lost_orders(played.steps, _gone(played, call))) for call in played.calls]
+    without = lost_without_each(played.steps)
+    lost = [frozenset((a, b) for a, b, _ in without[_gone(played, call)]) for call in played.calls]
     predictions = []
     for call in played.calls:
         reason = "" if lost[call.number] else _reason(configuration, played, facts, call, lost)

@@ -106,9 +106,9 @@ _CLOSING = """
 Each of these calls belongs to a rule that is needed elsewhere, and leaving it out would tie one part of strata to what
 another part, or the engine, happens to do. One wait for each acquired entry keeps `acquire` free of the question which
 entries of the group were skipped. One `used` record for each entry lets whatever grouping comes next ask for any of
-them. The end of a request waits for the host ring's last DMA by its own event, since the host ring also serves engines that
-issue their own copies; and it synchronizes the copy stream, since sources that are read in place have no such event.
-Closing waits for the kernels that read owned slots by their events, and does not count on what freeing waits for.
+them. The end of a request waits for the host ring's last DMA by its own event, since the host ring also serves engines
+that issue their own copies; and it synchronizes the copy stream, since sources that are read in place have no such
+event. Closing waits for the kernels that read owned slots by their events, and does not count on what freeing does.
 """
 
 

@@ -316,14 +316,19 @@ def _lent_and_owned(stage: _Stage) -> None:
 
 
 def _other_stream(stage: _Stage) -> None:
-    """The kernels of the request before ran on another stream, which still reads."""
+    """The kernels of the request before ran on another stream, which still reads.
+
+    A short request on the second stream uses some slots of a group, so that the latest use among the group's
+    slots is on another stream than some earlier ones: only the fence at the short one's begin covers those.
+    """
     ring = stage.gpu_ring
     first, second = stage.streams
     with stage.streamer() as streamer:
         stage.serve(streamer, stage.long(), "first stream", hold=ring)
+        stage.serve(streamer, stage.entries(3), "second stream, short", stream=second, begin_waits=1, hold=3)
+        stage.serve(streamer, stage.long(), "first stream again", stream=first, begin_waits=1, hold=ring)
         stage.serve(streamer, stage.long(), "second stream", stream=second, begin_waits=1, hold=ring)
-        stage.serve(streamer, stage.entries(2), "first stream again", stream=first, begin_waits=1, hold=2)
-        stage.serve(streamer, stage.entries(ring), "second stream, short", stream=second, begin_waits=1)
+        stage.serve(streamer, stage.entries(ring), "first stream, short", stream=first, begin_waits=1)
 
 
 def _empty_between(stage: _Stage) -> None:

@@ -108,11 +108,14 @@ def test_native_code_never_takes_the_gil(name: str) -> None:
         text = code(PACKAGE / f"{name}.{suffix}")
         assert "with gil" not in text
         assert not re.search(r"^\s*(def|class|import|from \S+ import|raise|try|print)\b", text, flags=re.MULTILINE)
-        functions = re.findall(r"^cdef (?!enum|struct|extern|class)[^\n(=]*\((?:[^()]|\([^()]*\))*\)([^\n]*)", text,
-                               flags=re.MULTILINE)
-        assert functions or suffix == "pxd" or name == "_extent"
-        for ending in functions:
-            assert ending.strip().rstrip(":").strip() == "noexcept nogil", ending
+        functions = re.findall(
+            r"^cdef (?!enum|struct|extern|class)([^\n(=]*)\((?:[^()]|\([^()]*\))*\)([^\n]*)", text, flags=re.MULTILINE
+        )
+        assert functions
+        for start, ending in functions:
+            if start.startswith(("list ", "object ")):
+                continue  # words for the face; Cython lets no nogil function call it
+            assert ending.strip().rstrip(":").strip() == "noexcept nogil", start
 
 
 def test_the_core_is_portable() -> None:

@@ -298,7 +298,6 @@ def every_driver_call(stream, event):
         "cuEventDestroy_v2": lambda: hip.hipEventDestroy(event),
         "cuEventRecord": lambda: hip.hipEventRecord(event, stream),
         "cuEventQuery": lambda: hip.hipEventQuery(event),
-        "cuEventSynchronize": lambda: hip.hipEventSynchronize(event),
         "cuEventElapsedTime": lambda: hip.hipEventElapsedTime(byref(elapsed), event, event),
     }
 

@@ -208,13 +208,13 @@ def test_events(run_client):
         clear()
         event, other = c_void_p(), c_void_p()
         for flags in (0, 1, 2, 3):
-            expect(hip.hipEventCreateWithFlags(byref(event), flags), "cuEventCreate", flags)
+            expect(hip.hipEventCreateWithFlags(byref(event), flags), "cuEventCreate", flags & ~1)
         ok(hip.hipEventCreateWithFlags(byref(other), 0))
         clear()
         expect(hip.hipEventRecord(event, stream), "cuEventRecord", event.value, stream)
         expect(hip.hipEventRecord(other, None), "cuEventRecord", other.value, 0)
         expect(hip.hipEventQuery(event), "cuEventQuery", event.value)
-        expect(hip.hipEventSynchronize(event), "cuEventSynchronize", event.value)
+        expect(hip.hipEventSynchronize(event), "cuEventQuery", event.value)
         elapsed = c_float()
         status = hip.hipEventElapsedTime(byref(elapsed), event, other)
         expect(status, "cuEventElapsedTime", event.value, other.value)
@@ -255,4 +255,25 @@ def test_bad_arguments_of_device_calls(run_client):
         expect_none(hip.hipMemGetInfo(None, None), 1)
         expect_none(hip.hipMalloc(None, 8), 1)
         expect_none(hip.hipHostMalloc(None, 8, 0), 1)
+    """)
+
+
+def test_synchronizing_with_an_event_waits_until_the_driver_says_that_it_is_done(run_client):
+    """The wait is the runtime's own, in steps: it ends with the first answer that is not "not ready"."""
+    run_client("""
+        import threading
+        event = c_void_p()
+        ok(hip.hipEventCreateWithFlags(byref(event), 3))
+        for answer in (0, 719):
+            stub.stub_fail(b"cuEventQuery", 600)
+            clear()
+            statuses = []
+            waiting = threading.Thread(target=lambda: statuses.append(hip.hipEventSynchronize(event)))
+            waiting.start()
+            while len(calls()) < 20:
+                pass
+            equal(statuses, [])
+            stub.stub_fail(b"cuEventQuery", answer)
+            waiting.join()
+            equal(statuses, [answer])
     """)

@@ -177,14 +177,23 @@ control.inject({call!r}, {nth}, action="hang", thread={thread!r})
 request = streamer.begin({copies})
 while not control.hanging_calls():
     pass
+class Trouble(Exception):
+    pass
+
 say("hangs")
 try:
-    {how or 'pass'}
+    {how or "pass"}
 except strata.StrataError as problem:
-    say("told")
+    verdict(problem)
 """
     outcome = run_script(script, prologue=NAMED)
-    assert outcome.status == (3 if "3" in how else 0), outcome
+    assert outcome.status == {"sys.exit(3)": 3, "raise Trouble": 1}.get(how, 0), outcome
     assert outcome.out[0] == "hangs"
-    assert "Traceback" not in outcome.err
-    assert outcome.err.count("\\n") <= 1, "at most one line"
+    if how == "streamer.close()":
+        assert outcome.out[1].startswith("StrataError | closing a broken streamer")
+        assert outcome.err == ""
+    elif how != "del request, streamer":  # there, the log tells what became of the request
+        told = [line for line in outcome.err.splitlines() if line.startswith("strata: at exit: ")]
+        assert len(told) == 1, outcome.err
+        assert "closing a broken streamer" in told[0]
+        assert ("Trouble" in outcome.err) == (how == "raise Trouble")

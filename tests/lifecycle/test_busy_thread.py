@@ -99,7 +99,7 @@ def test_ends(how: str, software) -> None:
     request = streamer.begin(each.copies)
     for _ in range(4 if how in ("finish", "leave") else 2):
         request.acquire().release()
-    with Busy(latch.release, in_use(streamer)):
+    with Busy(latch.release):
         if how == "leave":
             with request:
                 pass
@@ -116,7 +116,7 @@ def test_closing_a_streamer_waits_for_readers(software) -> None:
     latch = software.hold(streamer.compute_stream)
     with streamer.begin(each.copies) as request:
         request.skip(4)
-    with Busy(latch.release, in_use(streamer)):
+    with Busy(latch.release):
         streamer.close()
 
 

@@ -84,7 +84,7 @@ go_on()
 #: What a child may do to be rid of what it inherited.
 GOOD_RIDDANCE = {
     "nothing": "",
-    "close": "request.abort(); request.cancel(); streamer.close(); stager.close(); scope.__exit__(None, None, None)",
+    "close": "request.cancel(); streamer.close(); stager.close(); scope.__exit__(None, None, None)",
     "leave the contexts": """
     try:
         with streamer, request, stager:

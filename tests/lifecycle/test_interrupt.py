@@ -164,16 +164,15 @@ def test_a_second_ctrl_c_waits_for_the_tear_down() -> None:
 
         thread = threading.Thread(target=interrupt)
         try:
-            with streamer.begin(direct) as request, Leaving():
-                request.skip(2)
-                thread.start()
-                request.acquire()
+            try:
+                with streamer.begin(direct) as request, Leaving():
+                    request.skip(2)
+                    thread.start()
+                    request.acquire()
+            except KeyboardInterrupt:
+                thread.join()
         except KeyboardInterrupt:
-            say("interrupted")
-        try:
-            thread.join()
-        except KeyboardInterrupt:
-            say("interrupted late")
+            say("interrupted again")    # not lost, only later
             thread.join()
         # The tear-down was whole: the request is over, and the next one may begin at once.
         say(request.counters.used_records, request.consumed)
@@ -192,9 +191,8 @@ def test_a_second_ctrl_c_waits_for_the_tear_down() -> None:
         say([live[what] for what in ("streams", "events", "device_bytes")])
     """
     out = ended_well(run_script(script))
-    assert out[0] == "second"
-    assert out[1] == "interrupted"
-    assert out[-4:] == ["2 2", "over", "next 0 64", "[0, 0, 0]"]
+    assert sorted(out[:2]) == ["interrupted again", "second"]
+    assert out[2:] == ["2 2", "over", "next 0 64", "[0, 0, 0]"]
 
 
 def test_a_handler_of_the_engines_own_runs_while_acquire_waits() -> None:

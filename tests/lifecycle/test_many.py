@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.scripts import ended_well, run_script
+from tests.support.scripts import PROLOGUE, ended_well, run_script
+
+#: NumPy may have threads of its own; those of strata come after it.
+COUNTED = "import os, numpy\nfew = len(os.listdir('/proc/self/task'))\n" + PROLOGUE
 
 MEASURE = """
     import time
@@ -31,10 +34,12 @@ MEASURE = """
         with strata.HostStager(64, host_ring=2, workers=3) as stager:
             stager.start(staged)
             stager.wait(k % 2)
+    import logging
+    logging.getLogger("strata").setLevel(logging.ERROR)     # buffers that cannot be pinned are meant here
     for k in range(3):
         one(k)
         stage(k)
-    base = settled(threads, 1), descriptors(), control.live()
+    base = settled(threads, few), descriptors(), control.live()
 """
 
 
@@ -44,13 +49,13 @@ def test_a_hundred_streamers_one_after_the_other() -> None:
     for k in range(100):
         one(k)
         stage(k)
-    say(base[0], settled(threads, base[0]), descriptors() - base[1])
+    say(base[0] - few, settled(threads, few) - few, descriptors() - base[1])
     live = control.live()
     say({k: v for k, v in live.items() if v != base[2][k]})
     say(resident() - memory < 4 << 20)
     """
-    out = ended_well(run_script(script))
-    assert out == ["1 1 0", "{}", "True"]
+    out = ended_well(run_script(script, prologue=COUNTED))
+    assert out == ["0 0 0", "{}", "True"]
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
@@ -66,11 +71,11 @@ def test_a_hundred_streamers_at_once(how: str) -> None:
         if {how!r} == "close":
             streamer.close()
         del streamer
-    say(settled(threads, base[0]), descriptors() - base[1])
+    say(settled(threads, few) - few, descriptors() - base[1])
     live = control.live()
     say({{k: v for k, v in live.items() if v != base[2][k]}})
     """
-    assert ended_well(run_script(script)) == ["1 0", "{}"]
+    assert ended_well(run_script(script, prologue=COUNTED)) == ["0 0", "{}"]
 
 
 def test_a_thousand_requests_of_one_streamer() -> None:
@@ -87,7 +92,7 @@ def test_a_thousand_requests_of_one_streamer() -> None:
                 serve(streamer, direct if k % 3 else staged)
         say(threads() - count, descriptors() - base[1], resident() - memory < 2 << 20)
     """
-    assert ended_well(run_script(script)) == ["0 0 True"]
+    assert ended_well(run_script(script, prologue=COUNTED)) == ["0 0 True"]
 
 
 def test_set_up_that_fails_leaves_nothing() -> None:
@@ -109,7 +114,7 @@ def test_set_up_that_fails_leaves_nothing() -> None:
                 break
     live = control.live()
     say({k: v for k, v in live.items() if v != base[2][k]})
-    say(settled(threads, base[0]), descriptors() - base[1], tried > 10)
+    say(settled(threads, few) - few, descriptors() - base[1], tried > 10)
     """
-    out = ended_well(run_script(script, STRATA_HIP_RUNTIME="software"))
-    assert out == ["{}", "1 0 True"]
+    out = ended_well(run_script(script, prologue=COUNTED))
+    assert out == ["{}", "0 0 True"]

@@ -190,16 +190,18 @@ def test_copies_that_pass_the_held_terminal(schedule: str, software: Any, monkey
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("call", ["hipEventRecord", "hipStreamWaitEvent"])
-def test_ignored_begin_fence(call: str, schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each acquire of the first request is one wait of this thread, each release one record; then the fence."""
+@pytest.mark.parametrize(("play", "fences_before"), [("another compute stream", 0), ("lent slots", 1)])
+def test_ignored_begin_fence(
+    play: str, fences_before: int, call: str, schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The begin fence of the second request; each acquire of the first was one wait, each release one record."""
     monkeypatch.setattr(transitions, "_configurations",
                         lambda quick: iter([transitions._Configuration(8, (4, 4, 4), "direct")]))
-    name = "another compute stream"
-    monkeypatch.setattr(transitions, "_PLAYS", {name: transitions._PLAYS[name]})
+    monkeypatch.setattr(transitions, "_PLAYS", {play: transitions._PLAYS[play]})
     entries = 2 * 8 + 8 // 2 + 1
     software.thread_role("engine")
     try:
-        injection = software.inject(call, entries + 1, action="ignore", thread="engine")
+        injection = software.inject(call, fences_before + entries + 1, action="ignore", thread="engine")
         outcome = _run("transitions", schedule)
     finally:
         software.thread_role(None)

@@ -146,6 +146,12 @@ def test_parts_of_an_allocation_are_told_apart(hip, bench):
     (finding,) = control.findings()
     assert (finding.address, finding.bytes) == (bench.slot + half, 1)
     hip.do("DeviceSynchronize")
+    control.checker(True)
+    hip.do("MemsetAsync", bench.slot, 1, N, bench.copy)
+    hip.do("MemsetAsync", bench.slot + 100, 1, 8, bench.compute)
+    (finding,) = control.findings()
+    assert (finding.address, finding.bytes) == (bench.slot + 100, 8)
+    hip.do("DeviceSynchronize")
 
 
 @pytest.mark.parametrize(
@@ -246,6 +252,33 @@ def test_synchronization_in_another_thread_counts_for_that_thread(hip, bench):
     assert pairs() == []
     control.host_write(bench.source, N)
     assert pairs() == [("host write", "host write")]
+    hip.do("DeviceSynchronize")
+
+
+def test_what_a_thread_did_after_submitting_is_not_covered_by_the_submission(hip, bench):
+    mine = bench.device.host_malloc(N)
+    bench.h2d()
+    hip.do("EventRecord", bench.copied, bench.copy)
+    control.host_write(mine, N)
+
+    def other():
+        hip.do("EventSynchronize", bench.copied)
+        control.host_write(mine, N)
+
+    in_thread(other)
+    assert pairs() == [("host write", "host write")]
+
+
+def test_new_event_on_an_old_place_was_never_recorded(hip, bench):
+    old = hip.event()
+    bench.h2d()
+    hip.do("EventRecord", old, bench.copy)
+    hip.do("EventDestroy", old)
+    new = hip.event()
+    hip.do("StreamWaitEvent", bench.compute, new, 0)
+    bench.use()
+    assert pairs() == [("H2D write", "D2D read")]
+    hip.do("EventDestroy", new)
     hip.do("DeviceSynchronize")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 
 import pytest
 
@@ -188,6 +189,47 @@ def test_goals_behind_a_host_function_are_pursued_when_it_returns(hip, device, b
     go.set()
     hip.do("EventSynchronize", event)
     assert bench.ran()[0]
+
+
+def test_goals_behind_a_host_function_need_no_further_call(hip, device, bench):
+    """The copy behind the function runs when that returns: no call is made, the idle rule is off."""
+    control.configure(schedule="copies-first")
+    go = threading.Event()
+
+    @HostFunction
+    def wait(_):
+        go.wait(30)
+
+    hip.do("LaunchHostFunc", bench.copy, wait, None)
+    bench.h2d(0)
+    go.set()
+    deadline = time.monotonic() + 30
+    while not bench.ran()[0]:
+        assert time.monotonic() < deadline
+    hip.do("DeviceSynchronize")
+
+
+def test_idle_rule_sees_what_a_host_function_made_runnable(hip, device, bench):
+    """Nothing can run while the first function does; the rule must wake for what follows it."""
+    control.configure(schedule="lazy", idle_ms=5)
+    first, go, second = threading.Event(), threading.Event(), threading.Event()
+
+    @HostFunction
+    def wait(_):
+        first.set()
+        go.wait(30)
+
+    @HostFunction
+    def tell(_):
+        second.set()
+
+    hip.do("LaunchHostFunc", bench.compute, wait, None)
+    hip.do("LaunchHostFunc", bench.compute, tell, None)
+    assert first.wait(30)
+    assert not second.wait(0.1)  # long enough for the idle thread to find nothing to do
+    go.set()
+    assert second.wait(30)
+    hip.do("DeviceSynchronize")
 
 
 def test_random_leaves_some_and_runs_some(hip, device, bench):

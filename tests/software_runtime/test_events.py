@@ -126,6 +126,21 @@ def test_wait_takes_no_flags(hip, device):
     assert hip.StreamWaitEvent(device.stream(), device.event(), 1) == INVALID_VALUE
 
 
+def test_old_record_that_completes_late_sets_no_time(hip, device):
+    slow, fast = device.stream(), device.stream()
+    start, stop, ms, again = device.event(0), device.event(0), ctypes.c_float(), ctypes.c_float()
+    latch = control.hold(slow)
+    hip.do("EventRecord", stop, slow)
+    hip.do("EventRecord", start, fast)
+    hip.do("EventRecord", stop, fast)
+    hip.do("EventSynchronize", stop)
+    hip.do("EventElapsedTime", ctypes.byref(ms), start, stop)
+    latch.release()
+    hip.do("StreamSynchronize", slow)
+    hip.do("EventElapsedTime", ctypes.byref(again), start, stop)
+    assert again.value == ms.value
+
+
 def test_elapsed_time_spans_the_work_between(hip, device):
     stream, start, stop = device.stream(), device.event(0), device.event(0)
     ms = ctypes.c_float()

@@ -140,6 +140,9 @@ def test_several_injections_each_strike_once(hip, bench):
     for nth, status in [(1, 3), (3, 700), (4, 719)]:
         control.inject("hipEventQuery", nth, status)
     assert [hip.EventQuery(bench.event) for _ in range(6)] == [3, 0, 700, 719, 0, 0]
+    for status in (3, 700):  # at the same call: one after the other
+        control.inject("hipEventQuery", 2, status)
+    assert [hip.EventQuery(bench.event) for _ in range(4)] == [0, 3, 700, 0]
     control.inject("hipEventQuery", 1, 3)
     control.clear_injections()
     assert hip.EventQuery(bench.event) == SUCCESS

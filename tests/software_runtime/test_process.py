@@ -81,17 +81,50 @@ def test_exit_with_a_host_function_that_never_returns():
 
 @pytest.mark.parametrize("schedule", ["eager", "random"])
 def test_exit_while_host_functions_of_python_run(schedule):
-    """Their threads ask for the interpreter lock of an interpreter that goes away."""
+    """Whoever uses the control functions leaves no host function that asks for an interpreter that is gone."""
     script = """
     stream, running = hip.stream(), threading.Event()
     @HostFunction
     def step(_):
         running.set()
+    control.live()
     for _ in range(20000):
         hip.do("LaunchHostFunc", stream, step, None)
     running.wait()
     """
     expect_clean(run(script, STRATA_SOFTWARE_SCHEDULE=schedule))
+
+
+def test_stopped_host_functions_are_done_without_being_called():
+    script = """
+    stream, event, seen = hip.stream(), hip.event(), []
+    @HostFunction
+    def step(_):
+        seen.append(1)
+    hip.do("LaunchHostFunc", stream, step, None)
+    hip.do("StreamSynchronize", stream)
+    assert hip.library.strata_sw_stop_host_functions(1000) == 0
+    hip.do("LaunchHostFunc", stream, step, None)
+    hip.do("StreamSynchronize", stream)
+    print(seen)
+    """
+    expect_clean(run(script), "[1]")
+
+
+def test_stopping_names_a_host_function_that_stays():
+    script = """
+    from strata.runtime.software import _binding
+    stream, running = hip.stream(), threading.Event()
+    @HostFunction
+    def stay(_):
+        running.set()
+        threading.Event().wait()
+    hip.do("LaunchHostFunc", stream, stay, None)
+    running.wait()
+    assert _binding.library().strata_sw_stop_host_functions(5) == -1
+    print(_binding.library().strata_sw_problem().decode())
+    """
+    expect_clean(run(script), "a host function is still running after 5 ms")
 
 
 def test_sys_exit_status_is_kept():

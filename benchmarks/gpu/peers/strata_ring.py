@@ -35,7 +35,7 @@ def run(case: Case, bench: Bench) -> Result:
         slots=[slot.data_ptr() for slot in slots],
         copy_stream=copy_stream.cuda_stream,
         compute_stream=compute_stream.cuda_stream,
-        host_ring=16,
+        host_ring=options.get("host_ring", 16),
         workers=options["workers"],
         settings=strata.BatchSettings(*options["settings"]),
         submission=options["submission"],

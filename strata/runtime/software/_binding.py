@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from functools import lru_cache
 
@@ -128,6 +129,7 @@ _PROTOTYPES: tuple[tuple[str, object, list[object]], ...] = (
     ("finding_count", _I64, []),
     ("clear_findings", _INT, []),
     ("checked_accesses", _I64, []),
+    ("stop_host_functions", _INT, [ctypes.c_int32]),
 )
 
 
@@ -139,4 +141,7 @@ def library() -> ctypes.CDLL:
         function = getattr(opened, "strata_sw_" + name)
         function.restype = result
         function.argtypes = arguments
+    # A host function in Python must not ask for an interpreter that is gone. One that does not come
+    # back keeps nobody: its thread ends with the process.
+    atexit.register(opened.strata_sw_stop_host_functions, 1000)
     return opened

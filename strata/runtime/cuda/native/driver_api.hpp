@@ -115,7 +115,6 @@ struct CUmemcpyAttributes {
   X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                                \
   X(cuEventRecord, "cuEventRecord", (CUevent event, CUstream stream))                                    \
   X(cuEventQuery, "cuEventQuery", (CUevent event))                                                       \
-  X(cuEventSynchronize, "cuEventSynchronize", (CUevent event))                                           \
   X(cuEventElapsedTime, "cuEventElapsedTime", (float* ms, CUevent start, CUevent stop))
 
 // Batched copies changed their signature: CUDA 12.8 reports the failing copy, CUDA 13 does not.

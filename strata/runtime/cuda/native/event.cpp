@@ -1,4 +1,11 @@
-// HIP's events: the driver's own handles. Blocking-sync and disable-timing flags have the driver's values.
+// HIP's events: the driver's own handles. The disable-timing flag has the driver's value.
+//
+// The blocking-sync flag is honoured here and not by the driver, whose blocking events raise an interrupt
+// each time they complete: the device pays that at every record, also where nobody waits on the host.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include "context.hpp"
 
 using namespace strata_cuda;
@@ -7,12 +14,29 @@ namespace {
 
 CUevent event_of(hipEvent_t event) { return reinterpret_cast<CUevent>(event); }
 
+// Spins for as long as a hand-over takes, then sleeps in growing steps: the waiting thread leaves its
+// processor to others.
+constexpr std::chrono::microseconds kSpin{15}, kFirstSleep{10}, kLongestSleep{100};
+
+CUresult wait_until_done(CUevent event) {
+  using clock = std::chrono::steady_clock;
+  const auto spin_end = clock::now() + kSpin;
+  auto pause = kFirstSleep;
+  for (;;) {
+    const CUresult status = driver.cuEventQuery(event);
+    if (status != static_cast<CUresult>(hipErrorNotReady)) return status;
+    if (clock::now() < spin_end) continue;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestSleep);
+  }
+}
+
 }  // namespace
 
 hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
   STRATA_ENTER(enter_context);
   if (event == nullptr) return failed(hipErrorInvalidValue);
-  return settle(driver.cuEventCreate(reinterpret_cast<CUevent*>(event), flags));
+  return settle(driver.cuEventCreate(reinterpret_cast<CUevent*>(event), flags & ~hipEventBlockingSync));
 }
 
 hipError_t hipEventDestroy(hipEvent_t event) {
@@ -36,7 +60,7 @@ hipError_t hipEventQuery(hipEvent_t event) {
 hipError_t hipEventSynchronize(hipEvent_t event) {
   STRATA_ENTER(enter_context);
   if (event == nullptr) return failed(hipErrorInvalidHandle);
-  return settle(driver.cuEventSynchronize(event_of(event)));
+  return settle(wait_until_done(event_of(event)));
 }
 
 hipError_t hipEventElapsedTime(float* ms, hipEvent_t start, hipEvent_t stop) {

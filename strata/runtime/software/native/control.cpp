@@ -115,6 +115,12 @@ int strata_sw_reset_calls(void) {
   return 0;
 }
 
+int strata_sw_stop_host_functions(int32_t timeout_ms) {
+  if (!control_ready()) return -1;
+  if (stop_host_functions(std::int64_t{timeout_ms} * 1'000'000)) return 0;
+  return control_failure("a host function is still running after " + std::to_string(timeout_ms) + " ms");
+}
+
 uint64_t strata_sw_hold(const void* stream) {
   if (!control_ready()) return 0;
   Stream* found = find_stream(stream);

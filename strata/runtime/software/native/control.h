@@ -190,6 +190,13 @@ STRATA_SW_API int strata_sw_clear_findings(void);
 /* Accesses to watched memory since the checker was turned on. */
 STRATA_SW_API int64_t strata_sw_checked_accesses(void);
 
+/* ---- the end of the process ---- */
+
+/* For a program whose host functions need something that goes away before the process does, an
+ * interpreter say: from now on, and for good, host functions count as done without being called.
+ * 0 once none is running any more, -1 if one still is after so many milliseconds. */
+STRATA_SW_API int strata_sw_stop_host_functions(int32_t timeout_ms);
+
 #ifdef __cplusplus
 }
 #endif

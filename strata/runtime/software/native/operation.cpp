@@ -30,9 +30,16 @@ bool Latch::open() {
 
 namespace {
 
+std::atomic<bool> g_stopped{false};
+std::atomic<int> g_running{0};
+
 void run_host_function(Op& op) {
-  const ActorScope scope(op.actor);
-  op.function(op.argument);
+  g_running.fetch_add(1);
+  if (!g_stopped.load()) {
+    const ActorScope scope(op.actor);
+    op.function(op.argument);
+  }
+  g_running.fetch_sub(1);
 }
 
 void stamp(const Op& op) {
@@ -41,6 +48,16 @@ void stamp(const Op& op) {
 }
 
 }  // namespace
+
+bool stop_host_functions(std::int64_t timeout_ns) {
+  const std::int64_t deadline = now_ns() + timeout_ns;
+  g_stopped.store(true);
+  while (g_running.load() != 0) {
+    if (now_ns() >= deadline) return false;
+    sleep_until_ns(now_ns() + 100'000);
+  }
+  return true;
+}
 
 void perform(Stream& stream, Op& op) {
   if (mode_has(kModeLost)) {

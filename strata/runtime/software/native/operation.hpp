@@ -102,4 +102,8 @@ struct Op {
 // dependencies are satisfied, the latch is open.
 void perform(Stream& stream, Op& op);
 
+// From now on host functions count as done without being called: whoever they belong to is going
+// away. True once none is running any more, false if one still is after `timeout_ns`.
+bool stop_host_functions(std::int64_t timeout_ns);
+
 }  // namespace strata::software
