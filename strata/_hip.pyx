@@ -7,9 +7,12 @@ chooses the runtime, before any other thread exists; a missing library or symbol
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
+from libcpp.atomic cimport atomic
 
+from strata._threads cimport now_ns, pause_briefly
 from rocm.bindings cimport cyhip
 
+import atexit
 import os
 import sys
 from collections import namedtuple
@@ -696,6 +699,30 @@ cdef void _call_python(void* argument) noexcept with gil:
                                        function))
 
 
+cdef atomic[int] _host_functions_stopped
+cdef atomic[int] _host_functions_running
+
+
+cdef void _host_function(void* argument) noexcept nogil:
+    # Once the interpreter goes, no thread may ask for the GIL any more: what is still queued is dropped.
+    _host_functions_running.fetch_add(1)
+    if not _host_functions_stopped.load():
+        _call_python(argument)
+    _host_functions_running.fetch_sub(1)
+
+
+@atexit.register
+def _stop_host_functions():
+    """Before the interpreter finalizes: let running functions end, start no others. Bounded."""
+    cdef int64_t deadline = now_ns() + 5000000000
+    if _forked:
+        return
+    _host_functions_stopped.store(1)
+    with nogil:
+        while _host_functions_running.load() != 0 and now_ns() < deadline:
+            pause_briefly()
+
+
 def launch_host(uintptr_t stream, function):
     """Queue a Python callable on a stream; see `strata.runtime.launch_host`."""
     cdef int status
@@ -705,7 +732,7 @@ def launch_host(uintptr_t stream, function):
         raise TypeError(f"function is {function!r}; a callable is wanted")
     Py_INCREF(function)
     with nogil:                 # a schedule may run the function before the call returns
-        status = <int>cyhip.hipLaunchHostFunc(<cyhip.hipStream_t>stream, <cyhip.hipHostFn_t>_call_python, argument)
+        status = <int>cyhip.hipLaunchHostFunc(<cyhip.hipStream_t>stream, <cyhip.hipHostFn_t>_host_function, argument)
     if status != HIP_SUCCESS:
         Py_DECREF(function)
     raise_status(CALL_LAUNCH_HOST_FUNC, status)

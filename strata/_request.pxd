@@ -1,25 +1,8 @@
-"""The engine's side for Python: the streamer's core, a request, a slot."""
+"""The engine's side for Python: a request, a slot."""
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from strata._core cimport StreamerCore
 from strata._pipeline cimport Pipeline
-
-
-cdef class StreamerCore:
-    cdef Pipeline* p
-    cdef readonly int64_t slot_bytes
-    cdef readonly int64_t gpu_ring
-    cdef readonly int64_t host_ring
-    cdef readonly object runtime
-    cdef bint busy                    # a thread waits in here without the GIL
-    cdef list owners                  # what the running request reads from
-    cdef int64_t[27] totals           # counters of the requests that ended
-    cdef int64_t stall_ns
-    cdef object current               # weak reference to the running Request
-    cdef object __weakref__
-
-    cdef int check_open(self) except -1
-    cdef object thread_states(self, Pipeline* p=*)
-    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1
 
 
 cdef class Request:

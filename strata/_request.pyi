@@ -5,59 +5,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from strata._core import StreamerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.settings import BatchSettings
 
-DRIVER_TIMEOUT_S: float
-
-def check_timeout(name: str, value: object) -> float: ...
-
-class StreamerCore:
-    slot_bytes: int
-    gpu_ring: int
-    host_ring: int
-    def __init__(
-        self,
-        slot_bytes: int,
-        gpu_ring: int,
-        host_ring: int,
-        workers: int,
-        device: int,
-        copy_stream: int | None,
-        compute_stream: int | None,
-        own_slots: bool,
-        timing: bool,
-        stall_timeout: float | None,
-        group_submission: bool,
-    ) -> None: ...
-    @property
-    def copy_stream(self) -> int: ...
-    @property
-    def compute_stream(self) -> int: ...
-    @property
-    def device(self) -> int: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def broken(self) -> bool: ...
-    @property
-    def running(self) -> bool: ...
-    @property
-    def in_use(self) -> bool: ...
-    def slot_addresses(self) -> tuple[int, ...]: ...
-    def handles(self) -> dict[str, int]: ...
-    def counters(self) -> Counters: ...
-    def begin(
-        self,
-        limits: BatchSettings,
-        copies: ExpertCopies | None,
-        lent_slots: npt.NDArray[np.uintp] | None,
-        compute_stream: int,
-        settings: BatchSettings,
-    ) -> Request: ...
-    def cancel(self) -> None: ...
-    def close(self, timeout: float | None = None) -> None: ...
+def begin_request(
+    core: StreamerCore,
+    limits: BatchSettings,
+    copies: ExpertCopies | None,
+    lent_slots: npt.NDArray[np.uintp] | None,
+    compute_stream: int,
+    settings: BatchSettings,
+) -> Request: ...
 
 class Request:
     @property

@@ -15,7 +15,7 @@ from strata._host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, ho
                                 host_ring_submitted, host_ring_wait_ready, worker_states)
 from strata._threads cimport destroy, make
 
-from strata import _request
+from strata import _core
 from strata.counters import Counters
 from strata.errors import StrataError
 
@@ -53,7 +53,7 @@ cdef class StagerCore:
         self.buffer_bytes = buffer_bytes
         self.host_ring = host_ring
         self.stage_batch = stage_batch
-        self.patience_ns = int(_request.DRIVER_TIMEOUT_S * 1e9)
+        self.patience_ns = int(_core.DRIVER_TIMEOUT_S * 1e9)
         self.station = make[Station]()
         if self.station == NULL:
             raise MemoryError("no memory for a host stager")

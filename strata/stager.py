@@ -8,7 +8,7 @@ import weakref
 from types import TracebackType
 
 from strata import _hip, runtime
-from strata._request import check_timeout
+from strata._core import check_timeout
 from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strata import _hip, runtime
-from strata._request import Request, StreamerCore, check_timeout
+from strata._core import StreamerCore, check_timeout
+from strata._request import Request, begin_request
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import StrataError
@@ -272,7 +273,7 @@ class ExpertStreamer:
         else:
             lent = self._lent
         settings = self._settings if long_prefill else _SINGLE
-        return core.begin(settings, copies, lent, stream, settings)
+        return begin_request(core, settings, copies, lent, stream, settings)
 
     def close(self) -> None:
         """Abort what runs, wait until the last kernel that reads an owned slot is done, free everything.

@@ -22,10 +22,11 @@ ENGINE, ISSUER, WORKER = "engine", "issuer", "worker"
 COPY = "copy"
 
 RECORD, WAIT = "hipEventRecord", "hipStreamWaitEvent"
-SYNC_EVENT, SYNC_STREAM, QUERY = "hipEventSynchronize", "hipStreamSynchronize", "hipStreamQuery"
+SYNC_EVENT, SYNC_STREAM = "hipEventSynchronize", "hipStreamSynchronize"
+QUERY_EVENT, QUERY = "hipEventQuery", "hipStreamQuery"
 
-_KINDS = {RECORD: Kind.RECORD, WAIT: Kind.WAIT, SYNC_EVENT: Kind.SYNC_EVENT, SYNC_STREAM: Kind.SYNC_STREAM,
-          QUERY: Kind.SYNC_STREAM}
+_KINDS = {RECORD: Kind.RECORD, WAIT: Kind.WAIT, SYNC_EVENT: Kind.SYNC_EVENT, QUERY_EVENT: Kind.SYNC_EVENT,
+          SYNC_STREAM: Kind.SYNC_STREAM, QUERY: Kind.SYNC_STREAM}
 
 _Actor = Generator[Callable[[], bool], None, None]
 
@@ -43,7 +44,8 @@ class Call:
     function, event, stream : str
         The HIP function and its arguments, by name; empty where it has none.
     role, ordinal : str, int
-        It is the ``ordinal``-th call of the function by that thread, from 1.
+        It is the ``ordinal``-th call of the function by that thread, from 1. Asking until the answer is yes is one
+        call.
     request, first, last : int
         The request, and the entries (jobs, slots) that it is about.
     group : int
@@ -382,7 +384,9 @@ class _Stage:
             self.release(WORKER, "idle")
             self.acquire(thread, "idle")
         if event:
-            self.call("last host wait", SYNC_EVENT, thread, last, event=event)
+            # A stager alone asks again and again, so that its engine stays in charge.
+            function = QUERY_EVENT if self.c.is_stager else SYNC_EVENT
+            self.call("last host wait", function, thread, last, event=event)
 
     # --- the engine with a streamer -------------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ def run(
     *,
     schedule: str = "lazy",
     ignored: Call | None = None,
+    nth: int | None = None,
     check: bool = True,
 ) -> Outcome:
     """Follow the script on the real thing.
@@ -121,6 +122,8 @@ def run(
         Of the software runtime.
     ignored : Call, optional
         The runtime accepts this call and does nothing.
+    nth : int, optional
+        It is the thread's `nth` call of the function. Default: as it is where nobody asks twice.
     check : bool
         Whether the happens-before checker is on.
 
@@ -130,10 +133,11 @@ def run(
         If strata's threads do not get as far as the contract says they do.
     """
     before = control.configuration()
-    control.configure(schedule=schedule, seed=0, idle_ms=0)
+    # A stager's end only asks: something must go on by itself meanwhile.
+    control.configure(schedule=schedule, seed=0, idle_ms=2 if configuration.is_stager else 0)
     control.thread_role(ENGINE)
     if ignored is not None:
-        control.inject(ignored.function, ignored.ordinal, action="ignore", thread=ignored.role)
+        control.inject(ignored.function, nth or ignored.ordinal, action="ignore", thread=ignored.role)
     control.call_log(True)
     try:
         with checking.checked() if check else contextlib.nullcontext():

@@ -21,10 +21,15 @@ This page is generated: `python -m strata.proof.necessity --markdown docs/necess
 
 ## How
 
-- **Which calls.** Every `hipEventRecord`, `hipStreamWaitEvent`, `hipEventSynchronize`, `hipStreamSynchronize` and
-  `hipStreamQuery` that strata makes in a run: from the first `begin` to the end of `close`, by the engine's thread,
-  the issuer and the workers. A call is known by its thread, its function and its ordinal among that thread's calls of
-  the function, and the log of each run confirms that it was the call that was meant.
+- **Which runs.** Small requests of every kind, several in a row: GPU rings of 4 and 8 slots, host rings of 3 and 4
+  buffers, batches 1/1/1, 2/2/2 and 4/3/4 (`copy_batch`/`stage_batch`/`stage_copy_batch`). Between two requests the
+  engine overwrites the sources at once, and where it lends the slots it reads them itself. Unless said otherwise,
+  copies are held back, so that entries are taken before anything is known to be done.
+- **Which calls.** Every `hipEventRecord`, `hipStreamWaitEvent`, `hipEventSynchronize`, `hipEventQuery`,
+  `hipStreamSynchronize` and `hipStreamQuery` that strata makes in a run: from the first `begin` to the end of `close`,
+  by the engine's thread, the issuer and the workers. A call is known by its thread, its function and its ordinal among
+  that thread's calls of the function, and the log of each run confirms that it was the call that was meant. Where a
+  thread asks until the answer is yes, that is one call, and ignoring it is one false yes.
 - **What is predicted.** `strata.proof.contract` plays the contract through by itself: groups, threads, hand-overs and
   calls, without any of strata's own code. The calls of the real run, with their events and streams, must be exactly
   its calls, thread by thread. `strata.proof.order` then says, before anything is tried, which pairs of accesses would
@@ -66,7 +71,8 @@ def by_purpose(results: Sequence[Trial]) -> list[tuple[str, str, int, int, int, 
     rows = []
     for purpose in dict.fromkeys(trial.call.purpose for trial in results):
         some = [t for t in results if t.call.purpose == purpose]
-        rows.append((purpose, some[0].call.function, *_counts(purpose, some)[2:]))
+        functions = dict.fromkeys(f"`{t.call.function}`" for t in some)
+        rows.append((purpose, ", ".join(functions), *_counts(purpose, some)[2:]))
     return rows
 
 
@@ -89,7 +95,7 @@ def markdown(results: Sequence[Trial]) -> str:
         _BELOW_THE_TABLE,
         "\n## By what the call is for\n\n",
         _table(("purpose", "call", *columns),
-               [(purpose, f"`{function}`", *rest) for purpose, function, *rest in by_purpose(results)]),
+               by_purpose(results)),
         "\n## Redundant by design, and why\n\n",
         _table(("purpose", "reason", "calls"), by_reason(results)),
         _CLOSING,

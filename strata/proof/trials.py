@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strata.errors import StrataError
 from strata.proof.configuration import Configuration
-from strata.proof.contract import (
-    ENGINE,
-    ISSUER,
-    QUERY,
-    RECORD,
-    SYNC_EVENT,
-    SYNC_STREAM,
-    WAIT,
-    WORKER,
-    Call,
-    Play,
-    play,
-)
+from strata.proof.contract import RECORD, WORKER, Call, Play, play
+from strata.proof.logs import dependency_calls, find, is_meant, mismatch
 from strata.proof.predict import Prediction, predict
 from strata.proof.run import Outcome, Sources, run
 from strata.runtime.software import control
 
-__all__ = ["Trial", "clean_run", "mismatch", "trials"]
-
-_FUNCTIONS = (RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, QUERY)
-_ROLES = (ENGINE, ISSUER, WORKER)
+__all__ = ["Trial", "clean_run", "trials"]
 
 # A wrong order shows in bytes, too, where what should come later comes as early as it may.
 _SCHEDULES = {
@@ -122,50 +107,6 @@ def _compare_counters(configuration: Configuration, played: Play, outcome: Outco
             raise StrataError(f"{configuration.name}: request {number}: counters (is, should be): {wrong}")
 
 
-def mismatch(configuration: Configuration, played: Play, logged: Sequence[control.LoggedCall]) -> str:
-    """Compare strata's dependency calls with the contract's, thread by thread, argument by argument.
-
-    Several workers share the jobs as they come: their calls are compared as a set.
-
-    Returns
-    -------
-    str
-        The first difference; empty where there is none.
-    """
-    names: dict[int, str] = {}
-    made = defaultdict(list)
-    for entry in logged:
-        if entry.thread in _ROLES and entry.function in _FUNCTIONS:
-            made[entry.thread].append(entry)
-    for role in _ROLES:
-        expected = [call for call in played.calls if call.role == role]
-        if not any(entry.function == QUERY for entry in made[role]):
-            expected = [call for call in expected if not call.optional]
-        elif any(call.optional for call in expected):
-            queries = sum(entry.function == QUERY for entry in made[role])
-            while queries < sum(call.function == QUERY for call in expected):
-                expected.remove(next(call for call in reversed(expected) if call.optional))
-            made[role].sort(key=lambda entry: entry.function == QUERY)  # which request's is left out is not told
-            expected.sort(key=lambda call: call.function == QUERY)
-        if role == WORKER and configuration.workers > 1:
-            wanted = Counter((c.function, c.event) for c in expected)
-            has = Counter((e.function, names.get(e.event, "unknown")) for e in made[role])
-            if wanted != has:
-                return f"the workers called {has - wanted} and not {wanted - has}"
-            continue
-        for call, entry in zip(expected, made[role], strict=False):
-            if call.function != entry.function:
-                return f"{call} was expected and {entry} was made"
-            for handle, name in ((entry.event, call.event), (entry.stream, call.stream)):
-                if bool(handle) != bool(name) or (handle and names.setdefault(handle, name) != name):
-                    return f"{call} was expected and {entry} was made, with {names.get(handle)}"
-        if len(expected) != len(made[role]):
-            return f"{role} made {len(made[role])} dependency calls; {len(expected)} were expected"
-    if len(set(names.values())) != len(names):
-        return f"two handles stand for one event: {sorted(names.values())}"
-    return ""
-
-
 def trials(
     configuration: Configuration, choose: Callable[[Call], bool] = lambda call: True
 ) -> Iterator[Trial]:
@@ -189,44 +130,22 @@ def _try(
 ) -> Trial:
     schedule = _SCHEDULES.get(call.purpose, "lazy")
     several = call.role == WORKER and configuration.workers > 1
+    nth = call.ordinal
     for _ in range(_ATTEMPTS):
-        outcome = run(configuration, played, sources, schedule=schedule, ignored=call)
-        struck = [entry for entry in outcome.calls if entry.intercepted]
+        outcome = run(configuration, played, sources, schedule=schedule, ignored=call, nth=nth)
+        made = dependency_calls(outcome.calls)
+        struck = [one for one in made if one.struck]
         if several and struck:
             # Whichever worker's call it was: the rule is the same, applied to what that thread had waited for.
-            prediction = _predict_worker(outcome, struck[0])
-        elif not struck or not _is_meant(call, played, outcome.calls):
+            prediction = _predict_worker(outcome, struck[0].entry)
+        elif not is_meant(call, played, made):
+            there = find(call, made)
+            if there is not None:  # a question that was asked more often, or less often, than before
+                nth = there.raw + there.questions // 2
             continue
         lost = frozenset((f.earlier.operation, f.later.operation) for f in outcome.findings)
         return Trial(configuration, call, prediction, outcome.found, outcome.wrong_bytes, lost)
     raise StrataError(f"{configuration.name}: {call}: it was never made")
-
-
-def _is_meant(call: Call, played: Play, logged: Sequence[control.LoggedCall]) -> bool:
-    """Whether the call that was ignored had the event and the stream of the call that was meant."""
-    expected = {(c.role, c.function, c.ordinal): c for c in played.calls}
-    ordinals: Counter[tuple[str, str]] = Counter()
-    events: dict[str, Counter[int]] = defaultdict(Counter)
-    streams: dict[str, Counter[int]] = defaultdict(Counter)
-    struck = None
-    for entry in logged:
-        ordinals[entry.thread, entry.function] += 1
-        known = expected.get((entry.thread, entry.function, ordinals[entry.thread, entry.function]))
-        if known is not None:
-            events[known.event][entry.event] += 1
-            streams[known.stream][entry.stream] += 1
-        if entry.intercepted:
-            struck = entry
-            if known is not call or (call.optional and _commands(logged[: entry.number - 1]) != sum(
-                    c.role == ENGINE and c.function in (RECORD, WAIT) for c in played.calls[: call.number])):
-                return False
-    return (struck is not None and events[call.event].most_common(1)[0][0] == struck.event
-            and streams[call.stream].most_common(1)[0][0] == struck.stream)
-
-
-def _commands(logged: Sequence[control.LoggedCall]) -> int:
-    """Count the engine's records and waits."""
-    return sum(entry.thread == ENGINE and entry.function in (RECORD, WAIT) for entry in logged)
 
 
 def _predict_worker(outcome: Outcome, struck: control.LoggedCall) -> Prediction:

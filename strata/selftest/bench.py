@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +14,9 @@ import numpy.typing as npt
 
 from strata import _hip, runtime
 from strata.runtime.software import control
-from strata.runtime.software._binding import library
+from strata.runtime.software.checking import checked, name_handles
 from strata.selftest.outcome import Outcome
+from strata.streamer import ExpertStreamer
 
 __all__ = ["DEADLINE_S", "SCHEDULES", "Bench", "Raw", "settles"]
 
@@ -25,6 +25,10 @@ SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
 
 #: How long anything may take that should come at once.
 DEADLINE_S = 20.0
+
+#: Milliseconds without progress after which pending work runs by itself where a schedule would wait longer:
+#: far more than a wrong engine needs to go wrong, and little enough not to be waited for.
+_IDLE_MS = 5
 
 _LEAKS = ("streams", "events", "device_allocations", "pinned_bytes", "registered_ranges")
 
@@ -74,28 +78,20 @@ class Bench:
 
     @contextmanager
     def configured(self) -> Iterator[None]:
-        """Under the schedule, with strata's threads announcing what they do, and without its warnings."""
+        """Under the schedule, and without strata's warnings."""
         logger = logging.getLogger("strata")
         level = logger.level
         logger.setLevel(logging.ERROR)  # buffers that we keep from being pinned are no news
-        before: dict[str, Any] = {}
+        before: dict[str, Any] | None = None
         try:
-            if self.software:
+            if self.software and self.schedule is not None:
                 before = control.configuration()
-                if self.schedule is not None:
-                    control.configure(schedule=self.schedule, seed=self.seed)
-                native = library()
-                _hip.set_announcements(*(
-                    int(ctypes.cast(getattr(native, "strata_sw_" + name), ctypes.c_void_p).value or 0)
-                    for name in ("host_write", "host_read", "handover_release", "handover_acquire", "label")
-                ))
+                control.configure(schedule=self.schedule, seed=self.seed, idle_ms=_IDLE_MS)
             yield
         finally:
             logger.setLevel(level)
-            if self.software:
-                _hip.set_announcements(0, 0, 0, 0, 0)
-                if before:
-                    control.configure(schedule=before["schedule"], seed=before["seed"])
+            if before is not None:
+                control.configure(schedule=before["schedule"], seed=before["seed"], idle_ms=before["idle_ms"])
 
     @contextmanager
     def watched(self, outcome: Outcome) -> Iterator[None]:
@@ -105,8 +101,7 @@ class Bench:
             yield
             return
         live = control.live()
-        control.checker(True)
-        try:
+        with checked():
             yield
             outcome.findings = control.finding_count()
             outcome.accesses = control.checked_accesses()
@@ -116,12 +111,15 @@ class Bench:
                 outcome.fail(f"happens-before: {outcome.findings - 5} more findings")
             if outcome.accesses == 0:
                 outcome.fail("the happens-before checker has seen no access at all")
-        finally:
-            control.checker(False)
         left = control.live()
         for key in _LEAKS:
             if left[key] != live[key]:
                 outcome.fail(f"left behind: {key} are {left[key]}, were {live[key]}")
+
+    def name(self, streamer: ExpertStreamer) -> None:
+        """Have findings call a streamer's streams and events by their names."""
+        if self.software:
+            name_handles(streamer)
 
     # --- being unkind -----------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ def run(bench: Bench, outcome: Outcome) -> None:
                 ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=wanted.host_ring, workers=1 + number % 2,
                                settings=wanted.settings, stall_timeout=DEADLINE_S) as streamer,
             ):
+                bench.name(streamer)
                 course = _Course(wanted, streamer, back, rng)
                 for generation in range(2):
                     entries = make_entries(rng, _kinds(wanted, rng), pinned, pageable, SLOT, 2 * number + generation)

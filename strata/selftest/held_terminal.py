@@ -75,6 +75,7 @@ def run(bench: Bench, outcome: Outcome) -> None:
         try:
             with Raw() as raw, ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=1,
                                               settings=settings, stall_timeout=DEADLINE_S) as streamer:
+                bench.name(streamer)
                 problems = _Terminal(bench, streamer, entries, back, raw).run(outcome)
         except (StrataError, MemoryError, TimeoutError) as problem:
             problems.append(f"{type(problem).__name__}: {problem}")

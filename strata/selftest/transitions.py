@@ -114,9 +114,11 @@ class _Stage:
 
     def streamer(self, slots: Sequence[int] | None = None) -> ExpertStreamer:
         """A streamer whose kernels run on the first of our streams."""
-        return ExpertStreamer(
+        made = ExpertStreamer(
             SLOT, gpu_ring=self.gpu_ring, host_ring=HOST_RING, workers=2, settings=self.settings, slots=slots,
             compute_stream=self.streams[0], stall_timeout=DEADLINE_S)
+        self.bench.name(made)
+        return made
 
     def lent_slots(self) -> list[int]:
         """Slots of ours, in no particular order and not back to back."""

@@ -44,6 +44,18 @@ class Evidence:
         return next((call for call in self.log if call.intercepted), None)
 
     @property
+    def mended(self) -> bool:
+        """Whether the thread made the same call again at once, with success: giving a device back is tried twice."""
+        struck = self.struck
+        if struck is None or struck.function != "hipSetDevice" or struck.thread != ENGINE:
+            return False
+        later = [
+            call for call in self.log
+            if call.thread == ENGINE and call.number > struck.number and call.function not in NO_STATUS
+        ]
+        return bool(later) and later[0].function == "hipSetDevice"
+
+    @property
     def began(self) -> bool:
         """Whether there was a request: its begin fence did not fail."""
         return self.struck is None or self.events.get(self.struck.event) != "begin fence"

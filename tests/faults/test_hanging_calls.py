@@ -171,8 +171,8 @@ def test_the_process_ends_whatever_hangs(name: str, how: str) -> None:
     """Without a stall_timeout, too: closing gives the thread up after a while."""
     call, nth, thread, copies, _ = CASES[name]
     script = f"""
-from strata import _request
-_request.DRIVER_TIMEOUT_S = 0.3
+from strata import _core
+_core.DRIVER_TIMEOUT_S = 0.3
 control.inject({call!r}, {nth}, action="hang", thread={thread!r})
 request = streamer.begin({copies})
 while not control.hanging_calls():

@@ -14,7 +14,7 @@ from strata import _hip
 from strata.runtime.software import control
 from strata.runtime.software.checking import checked
 from tests.faults.judging import NAMES, NO_STATUS
-from tests.faults.scenario import HANDLES
+from tests.faults.scenario import HANDLES, forget_last_error
 from tests.faults.threads import ENGINE, WORKER, alive, in_role, threads_named, wait_until
 from tests.support.sources import Material, material
 
@@ -77,7 +77,7 @@ def run(engine: Engine, window: str, case: Case | None, status: int) -> Counter[
     """One life with one fault in one window, judged; the calls of the window."""
     warm, each = engine.lists
     mark = 0
-    _hip.memory_type(1)
+    forget_last_error()
     before = control.live()
 
     def arm() -> None:

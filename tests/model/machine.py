@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -100,7 +101,7 @@ class Fault:
     struck: bool = False
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Bench:
     """A streamer, its model, and the request that runs."""
 
@@ -125,6 +126,13 @@ class Bench:
     fault: Fault | None = None
     hold: control.Hold | None = None
     cancelled: bool = False
+
+    def __repr__(self) -> str:
+        """Short: a failure prints it at every step."""
+        return f"streamer {self.number}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
 
 
 class Struck(Exception):
@@ -391,7 +399,7 @@ class Machine(RuleBasedStateMachine):
         assert model is not None
         while bench.held:
             self._release(bench)
-        self._release_hold(bench)
+        self._let_go()
         if any(taken is False for taken in model.between.values()):
             return
         seen = 0
@@ -525,8 +533,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """Every byte that was read so far."""
-        for bench in self.benches:
-            self._release_hold(bench)
+        self._let_go()
         self._compare()
 
     @precondition(lambda self: any(bench.hold is None for bench in self.benches))
@@ -609,7 +616,7 @@ class Machine(RuleBasedStateMachine):
         fault, model = bench.fault, bench.model
         assert fault is not None
         assert model is not None
-        self._release_hold(bench)
+        self._let_go()
         control.thread_role(f"engine{bench.number}")
         try:
             action()
@@ -678,7 +685,7 @@ class Machine(RuleBasedStateMachine):
             kind = strata.StrataError
         else:
             if request.issued <= model.acquired:
-                self._release_hold(bench)  # it may have to wait
+                self._let_go()  # it may have to wait
             return True
         try:
             self._call(bench, action)
@@ -699,7 +706,7 @@ class Machine(RuleBasedStateMachine):
         if not self._may_take(bench, request.acquire):
             return False
         if self._due(bench):
-            self._release_hold(bench)
+            self._let_go()
         if self._engine_strikes(bench, "hipStreamWaitEvent", 1):
             self._engine_fails(bench, request.acquire, model.acquired, before=lambda: None)
         slot = self._call(bench, request.acquire)
@@ -718,8 +725,7 @@ class Machine(RuleBasedStateMachine):
         bench.lowest = max(bench.lowest, model.group_end(entry))
         bench.held.append(slot)
         if len(self.reads) == ROWS:
-            for each in self.benches:
-                self._release_hold(each)
+            self._let_go()
             self._compare()
         if slot.nbytes:
             control.thread_role("kernel")
@@ -750,7 +756,7 @@ class Machine(RuleBasedStateMachine):
         model, request = bench.model, bench.request
         assert model is not None
         assert request is not None
-        self._release_hold(bench)
+        self._let_go()
         wait_until(lambda: request.issued >= model.limit, f"{model.limit} entries are published")
         assert request.issued == model.limit
         bench.lowest = model.limit
@@ -765,7 +771,7 @@ class Machine(RuleBasedStateMachine):
 
     def _quiet(self, bench: Bench) -> None:
         """Before an end: kernels go on, and a fault has struck by now or never will."""
-        self._release_hold(bench)
+        self._let_go()
         fault, model, request = bench.fault, bench.model, bench.request
         if fault is None:
             return
@@ -871,12 +877,12 @@ class Machine(RuleBasedStateMachine):
     def _default_stream(self, bench: Bench) -> int:
         return self.streams[0] if bench.lent is not None else bench.streamer.compute_stream
 
-    def _release_hold(self, bench: Bench) -> None:
-        # A stream may be held for another streamer, too.
-        for each in self.benches:
-            if each.hold is not None and (each is bench or each.compute == bench.compute or bench.compute in self.streams):
-                each.hold.release()
-                each.hold = None
+    def _let_go(self) -> None:
+        """Nothing is held back any more: what comes now may have to wait. (Streamers share streams.)"""
+        for bench in self.benches:
+            if bench.hold is not None:
+                bench.hold.release()
+                bench.hold = None
 
     @contextlib.contextmanager
     def _engine(self, bench: Bench, listed: list[Entry]) -> Iterator[None]:

@@ -18,11 +18,12 @@ from strata import _hip
 from strata.proof import necessity, table
 from strata.proof.configuration import Configuration, Pass
 from strata.proof.contract import Call, play
+from strata.proof.logs import mismatch
 from strata.proof.order import Facts, Kind, Step, lost_orders, lost_without_each
 from strata.proof.predict import REASONS, predict
 from strata.proof.run import Sources, run
 from strata.proof.suite import quick_suite, suite
-from strata.proof.trials import Trial, clean_run, mismatch, trials
+from strata.proof.trials import Trial, clean_run, trials
 from strata.runtime.software import checking, control
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "necessity.md"
@@ -94,9 +95,10 @@ def test_each_call_alone_and_all_at_once_agree() -> None:
     assert each == {call: lost_orders(steps, call) for call in each}
 
 
-def test_every_reason_occurs() -> None:
-    given = {p.reason for c in suite() for p in predict(c, play(c)) if not p.needed}
-    assert given == set(REASONS)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_reason_occurs(everything: list[Trial]) -> None:
+    assert {trial.prediction.reason for trial in everything if not trial.prediction.needed} == set(REASONS)
 
 
 def test_every_kind_of_ring_and_batch_is_in_the_suite() -> None:

@@ -34,6 +34,8 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
+inline void pause_briefly() noexcept { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+
 // A few microseconds: longer than a hand-over between two running threads, far shorter than a
 // time slice, so that a machine with few cores loses nothing.
 constexpr int kSpins = 64;
