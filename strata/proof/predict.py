@@ -19,6 +19,7 @@ REASONS = {
     "group's first wait": "a later `copied` wait of its group: the first one has ordered the compute stream",
     "host knows": "the engine's thread knows that the DMA is done: a worker has waited for it before it filled the "
                   "buffer again, and what was published since handed that on",
+    "group was skipped": "every entry of its group was skipped, so that no wait asks for the record",
     "nobody asks": "no later wait asks for this record: another one of its group covers it, the slot is not used "
                    "again, or a begin fence stands for it",
     "wait is redundant": "only waits that are redundant themselves ask for this record",
@@ -119,7 +120,7 @@ def _reason(
     asking = [played.calls[n] for n in facts.asked.get(call.number, [])]
     asking = [c for c in asking if c.purpose not in ("closing wait", "last host wait")]
     if not asking:
-        return "no job asks" if purpose == "dma_done record" else "nobody asks"
+        return {"dma_done record": "no job asks", "copied record": "group was skipped"}.get(purpose, "nobody asks")
     if purpose == "begin record":
         return "fence behind reuse waits"
     return _if(all(not lost[c.number] for c in asking),

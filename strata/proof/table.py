@@ -104,8 +104,9 @@ def markdown(results: Sequence[Trial]) -> str:
 
 
 _BELOW_THE_TABLE = """
-What is seen in the bytes depends on who is quick, and with two workers it also depends on that which of them gets a
-job, and so how many of their waits are repetitions: these numbers may differ by a few from run to run.
+Which of two workers gets a job depends on the run, and so which of their waits are repetitions: there the rule is
+applied to the call that was ignored, from what that thread had waited for before. This row, and what is seen in the
+bytes, which depends on who is quick, may differ by a few from run to run.
 """
 
 _CLOSING = """

@@ -1,4 +1,4 @@
-"""HIP does not survive a fork: a child is told so by whatever it uses, and ends cleanly; before first use it is free."""
+"""HIP does not survive a fork: a child is told so by whatever it uses, and ends cleanly."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -62,29 +62,39 @@ class Entry:
         return max((offset + n for _, _, n, offset in self.segments if n), default=0)
 
 
+#: How an entry lies in memory: its segments' sizes. A whole one's size varies.
+SHAPES = {"whole": (0,), "segments": (9, 10, 11), "empty segment": (17, 0), "no bytes": (0, 0), "nothing": ()}
+
+
 @st.composite
 def entries(draw: st.DrawFn) -> list[Entry]:
     """A list in runs of one kind, as checkpoints are: pinned, pageable, or both in one entry."""
     found: list[Entry] = []
-    for _ in range(draw(st.integers(1, 3))):
-        pinned = draw(st.sampled_from([(True,), (False,), (True, False), (False, True, True)]))
-        shape = draw(st.sampled_from(["whole", "whole", "whole", "segments", "empty segment", "no bytes", "nothing"]))
-        for _ in range(draw(st.integers(1, 7))):
-            place = draw(st.integers(0, 2**16 - NBYTES - 1))
-            if shape == "whole":
-                found.append(Entry(((pinned[0], place, draw(st.integers(8, NBYTES)), 0),)))
-            elif shape == "segments":
-                found.append(Entry(tuple(
-                    (each, (place + 977 * k) % (2**16 - NBYTES), 9 + k, (2 - k) * 20 + k)
-                    for k, each in enumerate(pinned)
-                )))
-            elif shape == "empty segment":
-                found.append(Entry(((pinned[0], place, 17, 5), (pinned[-1], place, 0, 40))))
-            elif shape == "no bytes":
-                found.append(Entry(((pinned[0], place, 0, 0),)))
-            else:
-                found.append(Entry(()))
+    for _ in range(draw(st.integers(1, 4))):
+        pinned = draw(st.sampled_from([(True,), (True,), (False,), (False,), (True, False), (False, True)]))
+        shape = draw(st.sampled_from(["whole"] * 4 + list(SHAPES)))
+        place = draw(st.integers(0, 2**15))
+        for entry in range(draw(st.integers(1, 12))):
+            segments, offset = [], 1
+            for k, size in enumerate(SHAPES[shape]):
+                if shape == "whole":
+                    size, offset = NBYTES - (place + entry) % 11, 0
+                segments.append((pinned[k % len(pinned)], place + 331 * entry + 97 * k, size, offset))
+                offset += size + 7
+            found.append(Entry(tuple(reversed(segments))))
     return found
+
+
+#: Who makes a call that fails, and which; how many of its kind from then on.
+FAULTS = st.tuples(
+    st.sampled_from([
+        *[("engine", call) for call in ("hipStreamWaitEvent", "hipEventRecord")],
+        *[("issuer", call) for call in ("hipMemcpyAsync", "hipMemcpyBatchAsync", "hipStreamWaitEvent", "hipEventRecord")],
+        ("worker", "hipEventSynchronize"),
+    ]),
+    st.integers(1, 12),
+    st.sampled_from(STATUSES),
+)
 
 
 @dataclass
@@ -95,10 +105,8 @@ class Fault:
     call: str
     status: int
     injection: control.Injection
-    #: Of the engine: calls left until it strikes. Of the issuer: number of the step. Of the workers: waits made by then.
+    #: The engine's: calls left until it strikes, this one included. Others: which call of its kind in the request.
     at: int
-    #: Issuer and workers: what was counted when it was armed.
-    struck: bool = False
 
 
 @dataclass(repr=False, eq=False)
@@ -114,6 +122,8 @@ class Bench:
     pinned: list[bool]
     lent: list[int] | None
     memory: int
+    #: Where the engine's kernels go: of the streamer, and of the latest request.
+    default: int
     compute: int
     grouped: bool
     host_ring_made: bool = False
@@ -126,6 +136,9 @@ class Bench:
     fault: Fault | None = None
     hold: control.Hold | None = None
     cancelled: bool = False
+    requests: int = 0
+    #: The slot that a loop over the request holds: its next turn, or finish(), releases it.
+    iterated: strata.Slot | None = None
 
     def __repr__(self) -> str:
         """Short: a failure prints it at every step."""
@@ -150,6 +163,7 @@ class Machine(RuleBasedStateMachine):
         self.stack = contextlib.ExitStack()
         self.benches: list[Bench] = []
         self.opened = 0
+        self.begun = 0
         self.reads: list[tuple[Entry, int]] = []
         self.configuration = control.configuration()
         self.before = control.live()
@@ -223,13 +237,14 @@ class Machine(RuleBasedStateMachine):
         assert streamer.max_held == gpu_ring - max(batches.copy, batches.stage_copy) + 1
         self.benches.append(Bench(
             number, streamer, contract.Slots(gpu_ring), batches, host_ring, workers, pinned, slots, memory,
-            self.streams[0] if lent else streamer.compute_stream, grouped,
+            streamer.compute_stream, streamer.compute_stream, grouped,
         ))
+        assert not lent or streamer.compute_stream == self.streams[0]
 
-    @precondition(lambda self: self.benches)
+    @precondition(lambda self: any(bench.requests > 2 for bench in self.benches))
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        self._close(self._choose(data))
+        self._close(self._choose(data, lambda each: each.requests > 2))
 
     def _close(self, bench: Bench) -> None:
         """Closing aborts what runs."""
@@ -252,7 +267,7 @@ class Machine(RuleBasedStateMachine):
             bench.memory = 0
         self.benches.remove(bench)
 
-    @precondition(lambda self: all(bench.request is None for bench in self.benches))
+    @precondition(lambda self: self.begun > 2 and all(bench.request is None for bench in self.benches))
     @rule(schedule=st.sampled_from(SCHEDULES), seed=st.integers(0, 2**16))
     def change_schedule(self, schedule: str, seed: int) -> None:
         """Only where nothing is pending; so it is the one rule that waits for all streams."""
@@ -260,39 +275,84 @@ class Machine(RuleBasedStateMachine):
             self._quiet(bench)
         control.thread_role("test")
         for bench in self.benches:
-            for stream in (bench.streamer.copy_stream, bench.streamer.compute_stream, bench.compute):
+            for stream in (bench.streamer.copy_stream, bench.default, bench.compute):
                 _hip.synchronize_stream(stream)
         self._compare()
         control.configure(schedule=schedule, seed=seed, idle_ms=1)
+        self.begun = 0
         event(f"schedule {schedule}")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: any(bench.request is None for bench in self.benches))
-    @rule(data=st.data(), listed=st.none() | entries(), long=st.booleans() | st.just(True),
-          stream=st.sampled_from([None, None, 0, 1]), lend=st.sampled_from([False, False, False, True]))
-    def begin(
+    @rule(data=st.data(), listed=entries())
+    def begin(self, data: st.DataObject, listed: list[Entry]) -> None:
+        """The usual request."""
+        self._begin(self._choose(data, lambda each: each.request is None), listed)
+
+    @precondition(lambda self: any(bench.request is None for bench in self.benches))
+    @rule(data=st.data(), listed=st.none() | entries(), long=st.booleans(), stream=st.sampled_from([None, 0, 1]),
+          lend=st.booleans())
+    def begin_otherwise(
         self, data: st.DataObject, listed: list[Entry] | None, long: bool, stream: int | None, lend: bool
     ) -> None:
-        """A request begins at once, whatever the last one has left on the streams."""
+        """A short one, on another stream, with other slots, or without a list."""
         bench = self._choose(data, lambda each: each.request is None)
-        compute = self._default_stream(bench) if stream is None else self.streams[stream]
-        slots = None
-        if lend and bench.lent is not None:
-            slots = data.draw(st.permutations(bench.lent), label="slots")
+        slots = data.draw(st.permutations(bench.lent), label="slots") if lend and bench.lent else None
+        self._begin(bench, listed, long=long, stream=stream, slots=slots)
+
+    @precondition(lambda self: self._no_fault() and any(bench.request is None for bench in self.benches))
+    @rule(data=st.data(), listed=entries(), fault=FAULTS)
+    def begin_with_a_fault(self, data: st.DataObject, listed: list[Entry], fault: tuple[tuple[str, str], int, int]) -> None:
+        """One of the first calls of the request fails."""
+        bench = self._choose(data, lambda each: each.request is None)
+        (who, call), nth, status = fault
+        self._arm(bench, who, call, nth, status, nth)
+        self._begin(bench, listed)
+
+    def _begin(
+        self, bench: Bench, listed: list[Entry] | None, *, long: bool = True, stream: int | None = None,
+        slots: list[int] | None = None,
+    ) -> None:
+        """A request begins at once, whatever the last one has left on the streams."""
+        compute = bench.default if stream is None else self.streams[stream]
         lent = bench.lent is not None
         waits = bench.slots.begin_waits(lent, compute)
+        bench.listed, bench.held, bench.lowest, bench.cancelled = [], [], 0, False
+        bench.requests += 1
+        self.begun += 1
+
+        def begin() -> strata.Request:
+            return bench.streamer.begin(
+                None if listed is None else self._copies(listed), long_prefill=long, slots=slots,
+                compute_stream=None if stream is None else compute,
+            )
+
+        fault = bench.fault
+        if fault is not None and (
+            self._engine_strikes(bench, "hipEventRecord", len(waits))
+            or self._engine_strikes(bench, "hipStreamWaitEvent", len(waits))
+        ):
+            try:
+                with self._engine(bench, []):
+                    begin()
+            except strata.HipError as problem:
+                assert (problem.call, problem.status) == (fault.call, fault.status)
+                assert (problem.entry, problem.slot) == (None, None)
+            else:
+                raise AssertionError("a request began without its fence")
+            bench.fault = None  # and nothing has changed
+            event("struck: the begin fence")
+            return
         batches = bench.batches if long else contract.Batches(1, 1, 1)
         bench.slots.begin(lent, compute)
         bench.model = contract.Request(bench.slots, bench.host_ring, batches, bench.pinned, len(waits), bench.grouped)
         bench.compute = compute
-        bench.listed, bench.held, bench.lowest, bench.cancelled = [], [], 0, False
-        with self._engine(bench, listed or []):
-            bench.request = bench.streamer.begin(
-                None if listed is None else self._copies(listed), long_prefill=long, slots=slots, compute_stream=compute
-            )
         if listed:
             self._list(bench, listed)
+        with self._engine(bench, listed or []):
+            bench.request = begin()
+        assert bench.streamer.compute_stream == compute
 
     @precondition(lambda self: self._any_running())
     @rule(data=st.data(), listed=entries())
@@ -410,6 +470,7 @@ class Machine(RuleBasedStateMachine):
                 bench.held.clear()
             assert model.can_take()
             self._taken(bench, slot)
+            bench.iterated = slot
             seen += 1
         if seen < count:
             with contextlib.suppress(StopIteration):
@@ -441,6 +502,9 @@ class Machine(RuleBasedStateMachine):
             self._quiet(bench)
             if bench.fault is not None:
                 return
+            if bench.held and bench.held[0] is bench.iterated:
+                model.release()
+                bench.held.pop(0)
             if model.consumed == len(model.items):
                 self._call(bench, request.finish)
                 self._over(bench, complete=True)
@@ -472,8 +536,8 @@ class Machine(RuleBasedStateMachine):
         if how == "abort":
             request.abort()
         elif how == "drop":
-            self._drop(bench)
-            return
+            del request
+            return self._drop(bench)
         else:
             with contextlib.suppress(ZeroDivisionError), request:
                 if how == "exception":
@@ -483,15 +547,13 @@ class Machine(RuleBasedStateMachine):
 
     def _drop(self, bench: Bench) -> None:
         """The engine loses the request and all slots: strata ends it with a warning. Its counters are the totals'."""
-        bench.held.clear()
-        request, bench.request = bench.request, None
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            del request
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            bench.held.clear()
+            bench.request = bench.iterated = None
             gc.collect()
-        bench.request = None
+        assert [each.category for each in seen] == [ResourceWarning]
+        assert "idle" in repr(bench.streamer)
         self._over(bench, dropped=True)
         event("ended by drop")
 
@@ -530,6 +592,7 @@ class Machine(RuleBasedStateMachine):
         if bench.fault is None or bench.fault.who == "engine":
             self._settle(bench)
 
+    @precondition(lambda self: len(self.reads) > ROWS // 16)
     @rule()
     def look(self) -> None:
         """Every byte that was read so far."""
@@ -552,29 +615,24 @@ class Machine(RuleBasedStateMachine):
 
     # --- faults -------------------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self._any_running(lambda each: each.fault is None and not each.cancelled))
-    @rule(data=st.data(), who=st.sampled_from(["engine", "issuer", "worker"]), nth=st.integers(1, 8),
-          status=st.sampled_from(STATUSES))
-    def arm(self, data: st.DataObject, who: str, nth: int, status: int) -> None:
+    @precondition(lambda self: self._no_fault() and self._any_running(lambda each: not each.cancelled))
+    @rule(data=st.data(), fault=FAULTS)
+    def arm(self, data: st.DataObject, fault: tuple[tuple[str, str], int, int]) -> None:
         """One of the next calls of somebody's fails."""
-        bench = self._running(data, lambda each: each.fault is None and not each.cancelled)
+        (who, call), nth, status = fault
+        bench = self._running(data, lambda each: not each.cancelled)
         model = bench.model
         assert model is not None
         at = nth
-        if who == "engine":
-            call = data.draw(st.sampled_from(["hipStreamWaitEvent", "hipEventRecord"]), label="call")
-        else:
+        if who != "engine":
             counted = self._settle(bench)
             if who == "worker":
-                call = "hipEventSynchronize"
-                at = counted["host_reuse_waits"] + nth
+                at += counted["host_reuse_waits"]
             else:
-                call = data.draw(
-                    st.sampled_from(["hipMemcpyAsync", "hipMemcpyBatchAsync", "hipStreamWaitEvent", "hipEventRecord"]),
-                    label="call",
-                )
-                # Among all calls of its kind in the request, the n-th from here.
-                at = sum(step.function == call for step in model.steps(model.limit)) + nth
+                at += sum(step.function == call for step in model.steps(model.limit))
+        self._arm(bench, who, call, nth, status, at)
+
+    def _arm(self, bench: Bench, who: str, call: str, nth: int, status: int, at: int) -> None:
         injection = control.inject(call, nth, status, thread=f"{who}{bench.number}")
         bench.fault = Fault(who, call, status, injection, at)
         event(f"armed: {who}'s {call}")
@@ -667,7 +725,6 @@ class Machine(RuleBasedStateMachine):
             assert problem.entry in {model.job_entries[job] for job in jobs if job < len(model.job_entries)}
         assert problem.entry is not None
         assert problem.slot == problem.entry % model.ring
-        fault.struck = True
         model.abort()
         self._over(bench)
         event(f"struck: {fault.who}'s {fault.call}")
@@ -784,8 +841,7 @@ class Machine(RuleBasedStateMachine):
             self._settle(bench)
         assert not fault.injection.fired
         control.clear_injections()
-        for other in self.benches:  # theirs are gone as well
-            other.fault = None if other.fault is not None and not self._due(other) else other.fault
+        bench.fault = None
 
     def _abort_model(self, bench: Bench) -> None:
         """What an abort records, whatever has happened before."""
@@ -842,12 +898,10 @@ class Machine(RuleBasedStateMachine):
         bench.totals.update(found)
         bench.request = bench.model = bench.fault = None
         bench.held.clear()
+        bench.iterated = None
         bench.cancelled = False
         if fault is not None:
             control.clear_injections()
-            for other in self.benches:
-                if other.fault is not None and not other.fault.struck and not self._due(other):
-                    other.fault = None
 
     def _compare(self) -> None:
         """Wait for what the engine has queued, and compare every byte that it read."""
@@ -868,14 +922,15 @@ class Machine(RuleBasedStateMachine):
         fit = [bench for bench in self.benches if which(bench)]
         return fit[0] if len(fit) == 1 else data.draw(st.sampled_from(fit), label="streamer")
 
+    def _no_fault(self) -> bool:
+        """One fault at a time: taking one back takes all back."""
+        return all(bench.fault is None for bench in self.benches)
+
     def _any_running(self, which: Callable[[Bench], bool] = lambda each: True) -> bool:
         return any(bench.request is not None and which(bench) for bench in self.benches)
 
     def _running(self, data: st.DataObject, which: Callable[[Bench], bool] = lambda each: True) -> Bench:
         return self._choose(data, lambda each: each.request is not None and which(each))
-
-    def _default_stream(self, bench: Bench) -> int:
-        return self.streams[0] if bench.lent is not None else bench.streamer.compute_stream
 
     def _let_go(self) -> None:
         """Nothing is held back any more: what comes now may have to wait. (Streamers share streams.)"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -38,6 +39,22 @@ def _experts(count: int, seed: int, *, pinned: bool) -> Bytes:
     rows = strata.pinned_empty((count, NBYTES), np.uint8) if pinned else np.empty((count, NBYTES), np.uint8)
     rows[:] = np.random.default_rng(seed).integers(0, 256, (count, NBYTES), np.uint8)
     return rows
+
+
+@contextlib.contextmanager
+def held(software: Any, stream: int) -> Iterator[Callable[[], None]]:
+    """Hold a stream back until the function is called, or the block ends."""
+    latch = software.hold(stream)
+    opened = threading.Lock()
+
+    def release() -> None:
+        if opened.acquire(blocking=False):
+            latch.release()
+
+    try:
+        yield release
+    finally:
+        release()
 
 
 class Engine:
@@ -102,12 +119,11 @@ def test_one_buffer_two_jobs_and_a_dma_that_reads_late(schedule: str, software: 
     device = _hip.malloc(2 * NBYTES)
     with HostStager(NBYTES, host_ring=1, workers=2) as stager:
         stager.start(ExpertCopies.from_buffers(list(experts)))
-        latch = software.hold(stream)
-        _hip.memcpy_h2d_async(device, stager.wait(0, 20.0), NBYTES, stream)
-        stager.submitted(0, stream)
-        with pytest.raises(TimeoutError, match="job 1"):
-            stager.wait(1, 0.05)
-        latch.release()
+        with held(software, stream):
+            _hip.memcpy_h2d_async(device, stager.wait(0, 20.0), NBYTES, stream)
+            stager.submitted(0, stream)
+            with pytest.raises(TimeoutError, match="job 1"):
+                stager.wait(1, 0.05)
         _hip.memcpy_h2d_async(device + NBYTES, stager.wait(1, 20.0), NBYTES, stream)
         stager.submitted(1, stream)
         stager.finish()
@@ -123,14 +139,14 @@ def test_one_buffer_two_jobs_in_a_streamer(schedule: str, software: Any) -> None
     experts = _experts(3, 3, pinned=False)
     with ExpertStreamer(NBYTES, gpu_ring=4, host_ring=1, workers=2, stall_timeout=20.0) as streamer:
         engine = Engine(streamer)
-        latch = software.hold(streamer.copy_stream)
-        with streamer.begin(ExpertCopies.from_buffers(list(experts))) as request:
+        with held(software, streamer.copy_stream) as release, streamer.begin(
+                ExpertCopies.from_buffers(list(experts))) as request:
             until(lambda: request.issued == 1)
             engine.read(request.acquire(20.0), experts[0])
             with pytest.raises(TimeoutError, match="entry 1"):
                 request.acquire(0.05)
             assert request.issued == 1
-            latch.release()
+            release()
             for entry in (1, 2):
                 engine.read(request.acquire(20.0), experts[entry])
             request.abort()  # three slots are held; their reads count all the same
@@ -146,19 +162,19 @@ def test_aborted_in_the_middle_of_the_ring(pinned: bool, schedule: str, software
     first, second = _experts(20, 4, pinned=pinned), _experts(20, 5, pinned=pinned)
     with ExpertStreamer(NBYTES, gpu_ring=8, settings=BatchSettings(4, 4, 4), stall_timeout=20.0) as streamer:
         engine = Engine(streamer)
-        latch = software.hold(streamer.compute_stream)
-        request = streamer.begin(ExpertCopies.from_buffers(list(first)))
-        engine.consume(request, first, stop=8)
-        until(lambda: request.issued == 16)  # the second turn waits for reads behind the latch
+        with held(software, streamer.compute_stream) as release:
+            request = streamer.begin(ExpertCopies.from_buffers(list(first)))
+            engine.consume(request, first, stop=8)
+            until(lambda: request.issued == 16)  # the second turn waits for reads behind the latch
 
-        def open_latch() -> None:
-            until(lambda: streamer._core.in_use)  # the abort waits for the copy stream, and so for the latch
-            latch.release()
+            def open_latch() -> None:
+                until(lambda: streamer._core.in_use)  # the abort waits for the copy stream, and so for the latch
+                release()
 
-        opener = threading.Thread(target=open_latch)
-        opener.start()
-        request.abort()
-        opener.join()
+            opener = threading.Thread(target=open_latch)
+            opener.start()
+            request.abort()
+            opener.join()
         with streamer.begin(ExpertCopies.from_buffers(list(second))) as request:
             engine.consume(request, second)
         assert engine.wrong() == []
@@ -324,7 +340,9 @@ def _ways_to_block(streamer: ExpertStreamer, experts: Bytes) -> Iterator[tuple[s
         few.finish()
 
     def abort() -> None:
-        streamer.begin(copies).abort()
+        request = streamer.begin(copies)
+        until(lambda: request.issued == 1)  # so that there is a copy to wait for
+        request.abort()
 
     for method in (acquire, synchronize, skip, finish, abort):
         yield method.__name__, method
@@ -336,10 +354,9 @@ def test_blocking_beside_a_busy_thread(method: str, software: Any) -> None:
     experts = _experts(6, 9, pinned=False)
     with ExpertStreamer(NBYTES, gpu_ring=2, host_ring=1, workers=1) as streamer:
         call = dict(_ways_to_block(streamer, experts))[method]
-        latch = software.hold(streamer.copy_stream)
-        with Busy(latch.release) as busy:
+        with held(software, streamer.copy_stream) as release, Busy(release) as busy:
             call()
-        assert busy.count > 50_000
+            assert busy.count > 50_000
 
 
 def test_host_stager_beside_a_busy_thread(software: Any) -> None:
@@ -349,8 +366,7 @@ def test_host_stager_beside_a_busy_thread(software: Any) -> None:
     with HostStager(NBYTES, host_ring=1, workers=1) as stager:
         for block_in_finish in (False, True):
             stager.start(ExpertCopies.from_buffers(list(experts)))
-            latch = software.hold(stream)
-            with Busy(latch.release):
+            with held(software, stream) as release, Busy(release):
                 _hip.memcpy_h2d_async(device, stager.wait(0), NBYTES, stream)
                 stager.submitted(0, stream)
                 if not block_in_finish:
@@ -419,15 +435,14 @@ def test_nothing_is_left_in_the_last_error(schedule: str, software: Any) -> None
     experts = _experts(20, 14, pinned=False)
     with ExpertStreamer(NBYTES, gpu_ring=4, host_ring=4, settings=BatchSettings(4, 4, 4)) as streamer:
         software.inject("hipHostMalloc", 2, 2)
-        latch = software.hold(streamer.compute_stream)
-        request = streamer.begin(ExpertCopies.from_buffers(list(experts)))
-        assert _hip.last_error() == 0
-        for _ in range(4):
-            request.acquire(20.0).release()
+        with held(software, streamer.compute_stream):
+            request = streamer.begin(ExpertCopies.from_buffers(list(experts)))
             assert _hip.last_error() == 0
-        assert not _hip.query_event(_recorded(streamer.compute_stream))
-        assert _hip.last_error() == 0
-        latch.release()
+            for _ in range(4):
+                request.acquire(20.0).release()
+                assert _hip.last_error() == 0
+            assert not _hip.query_event(_recorded(streamer.compute_stream))
+            assert _hip.last_error() == 0
         for _ in range(16):
             request.acquire(20.0).release()
         request.finish()

@@ -195,14 +195,15 @@ def test_hip_tried_through_the_bindings_before_without_a_library_is_an_error() -
 
 
 def test_importing_the_bindings_before_is_none() -> None:
-    assert lines("from rocm.bindings import hip; attempt('software'); stream()") == ["software -> software", "streamed 20"]
+    out = lines("from rocm.bindings import hip; attempt('software'); stream()")
+    assert out == ["software -> software", "streamed 20"]
 
 
 def test_the_bindings_use_the_same_library_afterwards() -> None:
     script = """
         attempt("software")
         from rocm.bindings import hip
-        print(hip.hipDeviceGetName(100, 0)[1].decode().rstrip("\\0") if False else hip.hipGetDeviceCount()[1])
+        print(hip.hipGetDeviceCount()[1])
         print(runtime.describe()["library"] == runtime.library())
         maps = open("/proc/self/maps").read()
         print(len({line.split()[-1] for line in maps.splitlines() if "strata_hip_software" in line}))

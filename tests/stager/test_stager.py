@@ -275,7 +275,7 @@ def test_a_record_that_fails_is_raised_and_fenced(make_engine, software) -> None
         software.inject("hipEventRecord", 1, status=400)
         address = stager.wait(1)
         engine.copy(1, address, each.extent(1))
-        with pytest.raises(strata.HipError, match="hipEventRecord failed .* at entry 1"):
+        with pytest.raises(strata.HipError, match=r"hipEventRecord failed .* at entry 1"):
             stager.submitted(1, engine.stream)
         stager.finish()
         assert (stager.counters.dma_done_records, stager.counters.fences, stager.counters.fence_errors) == (1, 1, 0)

@@ -57,7 +57,7 @@ def end_by_finish(request: strata.Request) -> None:
 
 
 def end_by_leaving_a_cancelled_one(request: strata.Request) -> None:
-    with pytest.raises(strata.RequestAborted, match="cancelled"), request:
+    with pytest.raises(strata.RequestAborted, match="cancelled"), request:  # noqa: PT012
         request.cancel()
         request.extend(strata.ExpertCopies.from_buffers([b"late"], False))
 
@@ -202,7 +202,7 @@ def test_an_exception_passes_as_it_is() -> None:
 
     trouble = Trouble("the engine's own")
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
-        with pytest.raises(Trouble) as caught, streamer.begin(each.copies) as request:
+        with pytest.raises(Trouble) as caught, streamer.begin(each.copies) as request:  # noqa: PT012
             for _ in request:
                 raise trouble
         assert caught.value is trouble
@@ -351,7 +351,7 @@ def test_cancel_from_another_thread_while_the_loop_runs() -> None:
 
             thread = threading.Thread(target=cancel)
             thread.start()
-            with pytest.raises(strata.RequestAborted), request:
+            with pytest.raises(strata.RequestAborted), request:  # noqa: PT012
                 for slot in request:
                     if slot.entry == at:
                         reached.set()
@@ -379,7 +379,7 @@ def test_a_request_that_is_dropped_with_its_loop_is_aborted_when_collected() -> 
         for slot in streamer.begin(each.copies):
             assert slot.entry == 0
             break
-        with pytest.warns(ResourceWarning, match="dropped"):
+        with pytest.warns(ResourceWarning, match="dropped"):  # noqa: PT031
             del slot
             gc.collect()
         stream_all(streamer, each)
@@ -393,7 +393,7 @@ def test_a_held_slot_keeps_its_request_running() -> None:
         assert each.wrong(0, slot.array()) == 0
         with pytest.raises(strata.StrataError, match="still running"):
             streamer.begin()
-        with pytest.warns(ResourceWarning, match="dropped"):
+        with pytest.warns(ResourceWarning, match="dropped"):  # noqa: PT031
             slot.release()
             gc.collect()
         stream_all(streamer, each)
@@ -528,7 +528,7 @@ def test_a_failed_call_of_the_engines_own_thread(call: str, nth: int, entry: int
         software.thread_role("engine")
         try:
             software.inject(call, nth, status=400, thread="engine")
-            with pytest.raises(strata.HipError) as caught, streamer.begin(each.copies) as request:
+            with pytest.raises(strata.HipError) as caught, streamer.begin(each.copies) as request:  # noqa: PT012
                 for _ in range(RING):
                     request.acquire().release()
         finally:

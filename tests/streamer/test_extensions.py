@@ -127,7 +127,7 @@ def test_an_extension_that_does_not_fit_is_refused_and_the_request_goes_on() -> 
         with streamer.begin(each.take(0, 4)) as request:
             with pytest.raises(ValueError, match=rf"entry 5 needs {NBYTES + 1} bytes and a slot has {NBYTES}"):
                 request.extend(large)
-            with pytest.raises(TypeError, match="copies is list; a strata.ExpertCopies is wanted"):
+            with pytest.raises(TypeError, match=r"copies is list; a strata\.ExpertCopies is wanted"):
                 request.extend([1])
             assert len(request) == 4
             request.extend(each.take(4, 6))
