@@ -9,8 +9,9 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
 from libcpp.atomic cimport atomic
 
-from strata._threads cimport now_ns, pause_briefly
 from rocm.bindings cimport cyhip
+
+from strata._clock cimport now_ns, pause_briefly
 
 import atexit
 import os

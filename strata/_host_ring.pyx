@@ -315,7 +315,7 @@ cdef int _wait_for_event(HostRing* ring, uintptr_t event, int64_t deadline) noex
             return HOST_RING_HUNG
         heard = ring.idle.listen()           # nobody rings it now: a pause
         ring.idle.sleep(heard, pause)
-        pause = min(pause + pause // 2, <int64_t>LOOK_AGAIN_NS)
+        pause = min(pause + pause // 2, <int64_t>LOOK_AGAIN_NS // 5)
 
 
 cdef list worker_states(HostRing* ring):

@@ -8,7 +8,6 @@ cdef extern from "strata/threads.hpp" namespace "strata" nogil:
 
     int64_t now_ns() noexcept
     void cpu_relax() noexcept
-    void pause_briefly() noexcept
 
     cdef cppclass Watermark:
         int64_t get() noexcept

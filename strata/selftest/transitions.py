@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,20 +106,24 @@ class _Stage:
             try:
                 what(self)
             finally:
-                self.release()
                 for stream in self.streams:
                     _hip.synchronize_stream(stream)
         return self.problems + self._back.problems()
 
     # --- making things ------------------------------------------------------------------------------------------
 
-    def streamer(self, slots: Sequence[int] | None = None) -> ExpertStreamer:
+    @contextmanager
+    def streamer(self, slots: Sequence[int] | None = None) -> Iterator[ExpertStreamer]:
         """A streamer whose kernels run on the first of our streams."""
-        made = ExpertStreamer(
+        with ExpertStreamer(
             SLOT, gpu_ring=self.gpu_ring, host_ring=HOST_RING, workers=2, settings=self.settings, slots=slots,
-            compute_stream=self.streams[0], stall_timeout=DEADLINE_S)
-        self.bench.name(made)
-        return made
+            compute_stream=self.streams[0], stall_timeout=DEADLINE_S,
+        ) as made:
+            self.bench.name(made)
+            try:
+                yield made
+            finally:
+                self.release()  # also after an error: closing waits for the device
 
     def lent_slots(self) -> list[int]:
         """Slots of ours, in no particular order and not back to back."""

@@ -19,6 +19,7 @@ FACE = sorted(PACKAGE.rglob("*.py"))
 
 #: Each may use those before it.
 LAYERS = [
+    ["_clock"],
     ["_hip", "_threads"],
     ["_control", "_counters", "_extent"],
     ["_gpu_ring"],
@@ -26,6 +27,7 @@ LAYERS = [
     ["_host_ring"],
     ["_issuer"],
     ["_pipeline"],
+    ["_core"],
     ["_request", "_stager"],
     ["capi"],
 ]

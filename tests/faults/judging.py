@@ -145,9 +145,10 @@ def is_the_cause(
     staged = [entry for entry, job in enumerate(evidence.material.copies.jobs()) if job != -1]
     if struck.thread == WORKER:
         if struck.function == "hipEventSynchronize":
-            # The workers before it took the jobs before it; two may be on their way at once.
-            nth = counters.host_reuse_waits + evidence.configuration.host_ring
-            near = staged[nth : nth + 1] if evidence.configuration.workers == 1 else staged[nth - 2 : nth + 2]
+            # One worker of several may be held up with its job while others go on.
+            first = evidence.configuration.host_ring
+            nth = counters.host_reuse_waits + first
+            near = staged[nth : nth + 1] if evidence.configuration.workers == 1 else staged[first : nth + 2]
             assert error.entry in near
         else:
             assert error.entry is None

@@ -68,6 +68,18 @@ def alive(*names: str) -> list[str]:
     return sorted(found)
 
 
+def asleep(*names: str) -> bool:
+    """Whether all threads of these names sleep, and go on sleeping while others may run: they have come to rest."""
+    for _ in range(3):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+                if name in names and rest.split()[0] != "S":
+                    return False
+        time.sleep(0.001)
+    return True
+
+
 def wait_until(condition, what: str, seconds: float = 20) -> None:
     """Give other threads time to come to where they are going. Fails where they do not."""
     deadline = time.monotonic() + seconds

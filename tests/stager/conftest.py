@@ -38,6 +38,7 @@ class Engine:
         _hip.synchronize_stream(self.stream)
         _hip.destroy_stream(self.stream)
         _hip.free(self._device)
+        del self._seen  # the fixture's function, and so its engines, live on with the test's arguments
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def make_engine(_nothing_left_alive: None) -> Iterator[Callable[[int], Engine]]:
         return made[-1]
 
     yield make
-    for engine in made:
-        engine.close()
+    while made:  # pytest keeps the function, and with it the list, for longer than the test
+        made.pop().close()
 
 
 @pytest.fixture(params=["eager", "lazy", "random", "copies-first", "compute-first"])

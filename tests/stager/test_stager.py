@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import strata
 from tests.planner.oracle import oracle_ownership_ends
 from tests.stager.conftest import NBYTES, Engine
+from tests.support.latch import Latch, release_once_waited_for
 from tests.support.sources import Material, material
 
 
@@ -155,19 +155,12 @@ def test_finish_waits_for_the_last_dma(make_engine, software) -> None:
     for stage_batch, submitted in ((1, 4), (4, 3), (2, 3), (4, 1)):
         with strata.HostStager(NBYTES, host_ring=4, stage_batch=stage_batch) as stager:
             stager.start(each.copies)
-            latch = software.hold(engine.stream)
+            latch = Latch(software, engine.stream)
             submit(stager, engine, each, range(submitted))
-            software.reset_calls()
-
-            def release(latch=latch) -> None:
-                while not software.calls()["hipEventSynchronize"]:
-                    pass
-                latch.release()
-
-            thread = threading.Thread(target=release)
-            thread.start()
+            watcher = release_once_waited_for(software, latch)
             stager.finish()
-            thread.join()
+            watcher.join()
+            assert watcher.waited
             assert software.live()["pending_operations"] == 0
             assert stager.counters.matches(expected(4, submitted, 4, stage_batch)) == {}
             assert wrong(engine, each, submitted) == 0
@@ -259,6 +252,7 @@ def test_a_worker_that_fails_is_named_and_the_next_request_works(make_engine, so
         assert (caught.value.call, caught.value.status, caught.value.entry) == ("hipEventSynchronize", 719, 2)
         with pytest.raises(strata.HipError):
             stager.finish()
+        stager.finish()
         software.clear_injections()
         stager.start(each.copies)
         submit(stager, engine, each, range(8))
@@ -289,7 +283,9 @@ def test_a_fence_that_fails_is_replaced_by_a_synchronization(make_engine, softwa
         stager.start(each.copies)
         submit(stager, engine, each, range(2))
         software.inject("hipEventRecord", 1, status=400)
-        stager.finish()
+        with pytest.raises(strata.HipError, match=r"hipEventRecord failed with \w+ \(400\)"):
+            stager.finish()
+        stager.finish()  # it is over, and was said
         assert (stager.counters.dma_done_records, stager.counters.fences, stager.counters.fence_errors) == (0, 0, 1)
         assert wrong(engine, each, 2) == 0
         stager.start(each.copies)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from strata import _hip
+from tests.support.latch import Latch
 
 SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
 
@@ -55,28 +55,6 @@ def lend_slots(_nothing_left_alive: None) -> Iterator[Callable[..., list[int]]]:
     yield lend
     for address in made:
         _hip.free(address)
-
-
-class Latch:
-    """Holds a stream back until it is released, by the test or at the latest when its block ends."""
-
-    def __init__(self, control, stream: int) -> None:
-        self._hold = control.hold(stream)
-        self._lock = threading.Lock()
-        self._held = True
-
-    def release(self) -> None:
-        """Let the stream go; from any thread, more than once."""
-        with self._lock:
-            if self._held:
-                self._hold.release()
-            self._held = False
-
-    def __enter__(self) -> Latch:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 import weakref
 
@@ -13,6 +12,7 @@ import pytest
 import strata
 from strata import _hip
 from tests.support.engine import Reader, read_rest, stream_all
+from tests.support.latch import release_once_waited_for
 from tests.support.sources import material
 
 NBYTES = 160
@@ -106,21 +106,6 @@ def test_an_ended_request_leaves_nothing_in_the_next(end, kinds: str, software) 
             assert readers[1].wrong(second) == 0
 
 
-def release_at_call(software, latch, call: str) -> threading.Thread:
-    """Let a held stream go from another thread, once some thread is in a HIP call."""
-    software.reset_calls()
-
-    def watch() -> None:
-        until = time.monotonic() + 10
-        while not software.calls()[call] and time.monotonic() < until:
-            pass
-        latch.release()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
 def test_abort_waits_for_the_copies_that_wait_for_kernels(hold, software) -> None:
     """The held kernels are let go only once strata waits for its copy stream: it does wait."""
     first = material("d" * 13, NBYTES, seed=1)
@@ -136,10 +121,10 @@ def test_abort_waits_for_the_copies_that_wait_for_kernels(hold, software) -> Non
                     slot.release()
                 while request.issued < RING + 3:
                     pass
-                watcher = release_at_call(software, latch, "hipStreamSynchronize")
+                watcher = release_once_waited_for(software, latch)
                 request.abort()
             watcher.join()
-            assert software.calls()["hipStreamSynchronize"] == 1
+            assert watcher.waited
             with streamer.begin(second.copies) as request:
                 read_rest(request, readers[1], compute)
         assert readers[0].wrong(first) == 0
@@ -478,9 +463,10 @@ def test_close_waits_for_the_last_readers_of_owned_slots(hold, software) -> None
     with hold(streamer.compute_stream) as latch:
         with streamer.begin(each.copies) as request:
             read_rest(request, reader, streamer.compute_stream)
-        watcher = release_at_call(software, latch, "hipEventSynchronize")
+        watcher = release_once_waited_for(software, latch)
         streamer.close()
         watcher.join()
+        assert watcher.waited
     assert reader.wrong(each, closed=True) == 0
 
 

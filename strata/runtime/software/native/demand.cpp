@@ -1,5 +1,6 @@
 #include "demand.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -254,18 +255,24 @@ void demand_force(Stream& stream, std::uint64_t seq) {
 }
 
 void demand_query(Stream& stream, std::uint64_t seq, std::atomic<unsigned>* fruitless) {
-  if (fruitless->fetch_add(1) % kQueriesPerStep != kQueriesPerStep - 1) return;
+  const unsigned asked = fruitless->fetch_add(1);
+  if (asked % kQueriesPerStep != kQueriesPerStep - 1) return;
+  // Twice as many operations each further time: a program that polls for much is not kept for ever.
+  unsigned steps = 1u << std::min(asked / kQueriesPerStep, 10u);
   Scheduler& s = scheduler();
   std::lock_guard<std::mutex> lock(s.mutex);
-  Stream* needed = needed_stream({&stream, seq});
-  if (needed == nullptr && stream.null_stream) {
-    every_stream([&](Stream& other) {
-      if (needed == nullptr && other.blocking && other.device == stream.device) {
-        needed = needed_stream({&other, other.tail.load()});
-      }
-    });
+  while (steps-- > 0) {
+    Stream* needed = needed_stream({&stream, seq});
+    if (needed == nullptr && stream.null_stream) {
+      every_stream([&](Stream& other) {
+        if (needed == nullptr && other.blocking && other.device == stream.device) {
+          needed = needed_stream({&other, other.tail.load()});
+        }
+      });
+    }
+    if (needed == nullptr) return;
+    run_head(s, *needed);
   }
-  if (needed != nullptr) run_head(s, *needed);
 }
 
 void demand_poke() {
