@@ -206,6 +206,8 @@ cdef class StagerCore:
         if self.ring == NULL:
             return
         self.check_open()
+        if self.ring.finished:
+            return                          # how it ended was said
         self.busy = True
         try:
             with nogil:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_slow_progress_is_no_stall(software) -> None:
         with streamer.begin(each.copies) as request:
             request.skip(24)  # 0.24 s of copies, one after the other
     software.clear_costs()
+
+
+def test_nobody_spins_while_the_engine_does_something_else(software) -> None:
+    """After a failure, and while slots are held, strata's threads sleep until the engine comes back."""
+    each = material("s" * 40, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING, host_ring=2, workers=2) as streamer:
+        for fails in (False, True):
+            if fails:
+                software.inject("hipMemcpyAsync", 3, status=700)
+            request = streamer.begin(each.copies)
+            if not fails:
+                request.skip(2)
+            threading.Event().wait(0.05)  # whatever can be done ahead is done
+            before = time.process_time()
+            threading.Event().wait(0.3)
+            assert time.process_time() - before < 0.1  # of all threads; one that spins takes 0.3
+            if fails:
+                with pytest.raises(strata.HipError):
+                    request.acquire()
+            else:
+                request.abort()
+        software.clear_injections()
+        stream_all(streamer, each)
 
 
 def test_a_hung_driver_call_breaks_the_streamer_and_is_named() -> None:

@@ -185,7 +185,7 @@ void run_ticker(void*) {
   for (;;) {
     const std::uint64_t seen = s.activity;
     const std::int64_t idle = s.idle_ns.load();
-    if (idle == 0 || any_runnable() == nullptr) {
+    if (idle == 0 || !mode_has(kModeDemand) || any_runnable() == nullptr) {
       s.dormant = true;
       s.ticker_wake.wait(lock);
       s.dormant = false;
@@ -193,7 +193,8 @@ void run_ticker(void*) {
     }
     s.ticker_wake.wait_for(lock, std::chrono::nanoseconds(idle));
     if (s.activity != seen || s.idle_ns.load() == 0) continue;
-    while (Stream* stream = any_runnable()) {
+    // In the eager schedule the queues are their executors' alone.
+    while (Stream* stream = mode_has(kModeDemand) ? any_runnable() : nullptr) {
       const std::uint64_t before = s.activity;
       run_head(s, *stream);
       const std::uint64_t after = s.activity;

@@ -81,10 +81,11 @@ void adopt(Runtime& rt, const Configuration& wanted) {
   rt.devices.store(wanted.devices);
   g_time_is_simulated.store(wanted.schedule == Schedule::Timed);
   reset_stream_clocks();
+  // Before the scheduler's lock is taken and given back: nobody runs operations on demand from then on.
+  set_mode(kModeDemand, runs_on_demand(wanted.schedule));
   seed_demand(wanted.seed, wanted.idle_ns);
   set_mode(kModeNull, wanted.schedule == Schedule::Null);
   set_mode(kModeNoDevice, wanted.devices == 0);
-  set_mode(kModeDemand, runs_on_demand(wanted.schedule));
   update_cost_mode();
 }
 
