@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
+from strata.runtime.software.control import ControlError
 from strata.selftest import copy_groups, held_terminal, ownership, transitions
 from strata.selftest.bench import Bench
 from strata.selftest.outcome import Outcome, TooManyFailures
@@ -33,18 +34,27 @@ def run_fixtures(bench: Bench, names: list[str] | None = None) -> list[Outcome]:
     list of Outcome
         Whatever a fixture raises is one of its failures.
     """
-    outcomes = []
-    with bench.configured():
-        for name in FIXTURES if names is None else names:
-            schedule = (bench.schedule or "as configured") if bench.software else "device"
-            outcome = Outcome(name, schedule, seed=bench.seed)
-            with outcome.timed():
-                try:
-                    with bench.watched(outcome):
-                        FIXTURES[name](bench, outcome)
-                except TooManyFailures as problem:
-                    outcome.fail(str(problem))
-                except Exception:
-                    outcome.fail(f"the fixture broke off: {traceback.format_exc()}")
-            outcomes.append(outcome)
+    outcomes: list[Outcome] = []
+    try:
+        with bench.configured():
+            for name in FIXTURES if names is None else names:
+                outcomes.append(_run(bench, name))
+    except ControlError as problem:
+        if not outcomes:
+            raise
+        outcomes[-1].fail(f"the software runtime cannot be put back as it was: {problem}")
     return outcomes
+
+
+def _run(bench: Bench, name: str) -> Outcome:
+    schedule = (bench.schedule or "as configured") if bench.software else "device"
+    outcome = Outcome(name, schedule, seed=bench.seed)
+    with outcome.timed():
+        try:
+            with bench.watched(outcome):
+                FIXTURES[name](bench, outcome)
+        except TooManyFailures as problem:
+            outcome.fail(str(problem))
+        except Exception:
+            outcome.fail(f"the fixture broke off: {traceback.format_exc()}")
+    return outcome

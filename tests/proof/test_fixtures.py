@@ -265,6 +265,19 @@ def test_leak(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.texts == ["left behind: events are 1, were 0"]
 
 
+def test_work_left_pending(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule cannot be put back then; the outcome is not lost over it."""
+    stream = _hip.create_stream()
+    latches = []
+    monkeypatch.setitem(FIXTURES, "ownership", lambda bench, outcome: latches.append(software.hold(stream)))
+    outcome = _run("ownership", "lazy")
+    latches[0].release()
+    _hip.synchronize_stream(stream)
+    _hip.destroy_stream(stream)
+    assert "cannot be put back" in outcome.texts[-1]
+    assert "pending" in outcome.texts[-1]
+
+
 def test_outcome_travels_as_json() -> None:
     outcome = Outcome("ownership", "lazy", seed=3, left_out=["this"])
     outcome.end_case("first", [])
