@@ -136,6 +136,12 @@ cdef class StreamerCore:
         return self.p.ring.compute_stream
 
     @property
+    def home_compute_stream(self):
+        """The streamer's stream; `compute_stream` is the latest request's."""
+        self.check_open()
+        return self.p.home_compute_stream
+
+    @property
     def device(self):
         self.check_open()
         return self.p.device

@@ -268,7 +268,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
     if last < 0:
         return _hip.HIP_SUCCESS
     if status == _hip.HIP_SUCCESS:
-        call[0] = _hip.CALL_EVENT_SYNCHRONIZE
+        call[0] = _hip.CALL_EVENT_SYNCHRONIZE if patience_ns == kForever else _hip.CALL_EVENT_QUERY
         status = _wait_for_event(ring, ring.dma_done[last], deadline)
     if status == HOST_RING_HUNG:
         ring.broken = True

@@ -47,6 +47,7 @@ cdef struct Pipeline:
     bint owns_copy_stream
     bint owns_compute_stream
     uintptr_t fence              # event of the begin fence
+    uintptr_t home_compute_stream   # the streamer's own or lent one; a request may run on another
     uintptr_t last_compute_stream
     bint ran_before
     bint slots_are_lent

@@ -135,6 +135,7 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
         if status != _hip.HIP_SUCCESS:
             return _failed(p, _hip.CALL_STREAM_CREATE, status)
         p.owns_compute_stream = True
+    p.home_compute_stream = p.ring.compute_stream
     status = gpu_ring_init(&p.ring, gpu_ring, slot_bytes, &call)
     if status != _hip.HIP_SUCCESS:
         return _failed(p, call, status)
@@ -187,7 +188,7 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
     if p.owns_copy_stream:
         _hip.stream_destroy(p.ring.copy_stream)
     if p.owns_compute_stream:
-        _hip.stream_destroy(p.ring.compute_stream)
+        _hip.stream_destroy(p.home_compute_stream)
     if _leave(p, restore) != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
     free(p.held)
@@ -586,11 +587,13 @@ cdef int pipeline_skip(Pipeline* p) noexcept nogil:
     if step != STEP_OK:
         return step
     p.acquired = entry + 1
-    add(p.counters.skipped, 1)
     if p.issuer.consumed.get() < entry:
         p.held[entry % p.ring.size] = 2
-        return STEP_OK
-    return _consume(p, entry)
+    else:
+        step = _consume(p, entry)
+    if step == STEP_OK:
+        add(p.counters.skipped, 1)
+    return step
 
 
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil:

@@ -13,7 +13,16 @@ from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import StrataError
-from strata.streamer import _EXIT_TIMEOUT_S, _MAX_RING, _MAX_WORKERS, _count, _default_workers, _flag, _handle, _host_bytes
+from strata.streamer import (
+    _EXIT_TIMEOUT_S,
+    _MAX_RING,
+    _MAX_WORKERS,
+    _count,
+    _default_workers,
+    _flag,
+    _handle,
+    _host_bytes,
+)
 
 __all__ = ["HostStager"]
 

@@ -262,8 +262,8 @@ class ExpertStreamer:
         long_prefill = _flag("long_prefill", long_prefill)
         compute_stream = _handle("compute_stream", compute_stream)
         core = self._core
-        stream = core.compute_stream if compute_stream is None else compute_stream
-        if compute_stream is not None and compute_stream != core.compute_stream:
+        stream = core.home_compute_stream if compute_stream is None else compute_stream
+        if compute_stream is not None and compute_stream != core.home_compute_stream:
             _device(self._device, None, None, compute_stream)
         if slots is not None:
             lent: npt.NDArray[np.uintp] | None = _lent("slots", slots, self.slot_bytes, self._device)

@@ -1,16 +1,14 @@
 # cython: language_level=3
 """An engine in Cython, built against the installed package: what strata.capi promises, used as documented."""
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cimport strata.capi as strata
 
 
-def consume(request, bytearray sink, int64_t nbytes):
-    """Acquire and release everything without the GIL; copy each slot's first bytes (software runtime)."""
+def consume(request):
+    """Acquire and release everything without the GIL."""
     cdef strata.strata_request handle = strata.request_handle(request)
     cdef strata.strata_slot slot
-    cdef unsigned char* out = sink
     cdef int64_t n = 0
     cdef int status
     with nogil:

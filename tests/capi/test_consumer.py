@@ -40,13 +40,8 @@ def consumer(tmp_path_factory):
     return module
 
 
-@pytest.fixture(scope="module", autouse=True)
-def software():
-    strata.runtime.use("software")
-
-
-@pytest.fixture
-def sources():
+@pytest.fixture(scope="module")
+def sources(consumer):
     rng = np.random.default_rng(5)
     pinned = strata.pinned_empty((40, 512), np.uint8)
     pinned[:] = rng.integers(0, 256, pinned.shape, dtype=np.uint8)
@@ -58,7 +53,7 @@ def test_consumes_a_request_without_the_gil(consumer, sources):
     copies = strata.ExpertCopies.from_buffers(sources)
     with strata.ExpertStreamer(512, gpu_ring=8, host_ring=4, settings=strata.BatchSettings(4, 2, 4)) as streamer:
         request = streamer.begin(copies)
-        assert consumer.consume(request, bytearray(1), 0) == (60, END)
+        assert consumer.consume(request) == (60, END)
         assert consumer.progress(request) == (60, 60, 60)
         request.finish()
         assert request.counters.used_records == 60

@@ -161,7 +161,7 @@ say("end")
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        pytest.param(name, how, marks=[] if (name, how) in ((COPY, ""), (WORKER, "sys.exit(3)")) else pytest.mark.slow)
+        pytest.param(name, how, marks=[] if (name, how) == (COPY, "") else pytest.mark.slow)
         for name in CASES
         for how in ("", "streamer.close()", "del request, streamer", "sys.exit(3)", "raise Trouble")
         if how == "" or name in (COPY, WORKER)
@@ -197,3 +197,69 @@ except strata.StrataError as problem:
         assert len(told) == 1, outcome.err
         assert "closing a broken streamer" in told[0]
         assert ("Trouble" in outcome.err) == (how == "raise Trouble")
+
+
+#: A stager whose only worker is in a call that does not return, with two of eight jobs submitted.
+STAGER = PROLOGUE + """
+import ctypes
+from strata import _core, _hip
+_core.DRIVER_TIMEOUT_S = 0.3
+libc = ctypes.CDLL(None)
+memory, stream = _hip.malloc(64), _hip.create_stream()
+libc.prctl(15, b"worker", 0, 0, 0)
+stager = strata.HostStager(64, host_ring=2, workers=1)
+libc.prctl(15, b"python", 0, 0, 0)
+control.thread_role("engine")
+control.inject("hipEventSynchronize", 1, action="hang", thread="worker")
+stager.start(staged)
+for job in range(2):
+    _hip.memcpy_h2d_async(memory, stager.wait(job), 64, stream)
+    stager.submitted(job, stream)
+while not control.hanging_calls():
+    pass
+say("hangs")
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["finish", *(pytest.param(each, marks=pytest.mark.slow) for each in ("close", "exit"))]
+)
+def test_a_worker_of_a_stager_never_returns(how: str) -> None:
+    script = {
+        "finish": """
+for call in (stager.finish, lambda: stager.start(staged), stager.close):
+    try:
+        call()
+    except strata.StrataError as problem:
+        say(type(problem).__name__, "|", problem)
+stager.close()
+say("end")
+""",
+        "close": """
+try:
+    stager.close()
+except strata.StrataError as problem:
+    say(type(problem).__name__, "|", problem)
+say("end")
+""",
+        "exit": "",
+    }[how]
+    outcome = run_script(script, prologue=STAGER)
+    assert outcome.status == 0, outcome
+    assert outcome.out[0] == "hangs"
+    named = "worker 0 is in hipEventSynchronize at job 2, for the DMA of buffer 0"
+    if how == "exit":
+        assert outcome.err.startswith("strata: at exit: closing a broken stager")
+        assert named in outcome.err
+        assert outcome.err.count("\n") == 1
+        return
+    assert outcome.err == ""
+    said = outcome.out[1:]
+    assert all(line.startswith("StrataError | ") for line in said[:-1])
+    assert len(said) == {"finish": 4, "close": 2}[how]
+    assert said[-1] == "end"
+    assert named in said[0]
+    if how == "finish":
+        assert "this stager is broken" in said[0]
+        assert "this stager is broken" in said[1]
+    assert "closing a broken stager" in said[-2]

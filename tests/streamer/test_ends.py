@@ -57,7 +57,7 @@ def end_by_finish(request: strata.Request) -> None:
 
 
 def end_by_leaving_a_cancelled_one(request: strata.Request) -> None:
-    with pytest.raises(strata.RequestAborted, match="cancelled"), request:  # noqa: PT012
+    with pytest.raises(strata.RequestAborted, match="cancelled"), request:
         request.cancel()
         request.extend(strata.ExpertCopies.from_buffers([b"late"], False))
 
@@ -187,7 +187,7 @@ def test_an_exception_passes_as_it_is() -> None:
 
     trouble = Trouble("the engine's own")
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
-        with pytest.raises(Trouble) as caught, streamer.begin(each.copies) as request:  # noqa: PT012
+        with pytest.raises(Trouble) as caught, streamer.begin(each.copies) as request:
             for _ in request:
                 raise trouble
         assert caught.value is trouble
@@ -336,7 +336,7 @@ def test_cancel_from_another_thread_while_the_loop_runs() -> None:
 
             thread = threading.Thread(target=cancel)
             thread.start()
-            with pytest.raises(strata.RequestAborted), request:  # noqa: PT012
+            with pytest.raises(strata.RequestAborted), request:
                 for slot in request:
                     if slot.entry == at:
                         reached.set()
@@ -514,7 +514,7 @@ def test_a_failed_call_of_the_engines_own_thread(call: str, nth: int, entry: int
         software.thread_role("engine")
         try:
             software.inject(call, nth, status=400, thread="engine")
-            with pytest.raises(strata.HipError) as caught, streamer.begin(each.copies) as request:  # noqa: PT012
+            with pytest.raises(strata.HipError) as caught, streamer.begin(each.copies) as request:
                 for _ in range(RING):
                     request.acquire().release()
         finally:

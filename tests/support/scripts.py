@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **
         [sys.executable, "-W", "ignore:.*fork.*:DeprecationWarning", "-c", source(script, prologue)],
         env=environment(**changes),
         capture_output=True,
+        cwd=tempfile.gettempdir(),  # not the checkout: the installed package is meant
         text=True,
         timeout=timeout,
     )
@@ -80,6 +82,7 @@ def start_script(script: str, *, prologue: str = PROLOGUE, **changes: str | None
     return subprocess.Popen(
         [sys.executable, "-c", source(script, prologue)],
         env=environment(**changes),
+        cwd=tempfile.gettempdir(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
