@@ -26,6 +26,7 @@ class Item:
 
     @property
     def kind(self) -> str:
+        """``direct`` or ``staged``."""
         return KINDS[self.staged]
 
     @property
@@ -238,23 +239,25 @@ class Request:
         return self.group_end(self.acquired) <= self.consumed + self.ring
 
     def acquire(self) -> int:
+        """Take the next entry; returns its number."""
         self.engine["copied_waits"] += 1
         self.between[self.acquired] = True
         self.acquired += 1
         return self.acquired - 1
 
     def skip(self) -> None:
+        """Pass the next entry; behind held ones its turn comes with theirs."""
         self.engine["skipped"] += 1
         self.between[self.acquired] = False
         self.acquired += 1
         if self.acquired - 1 == self.consumed:
-            self._consume()
+            self.consume()
 
     def release(self) -> None:
         """The oldest held slot, and with it what was skipped behind it."""
-        self._consume()
+        self.consume()
         while self.between.get(self.consumed) is False:
-            self._consume()
+            self.consume()
 
     def releases(self) -> int:
         """Records that the next release makes."""
@@ -263,7 +266,8 @@ class Request:
             count += 1
         return count
 
-    def _consume(self) -> None:
+    def consume(self) -> None:
+        """The oldest entry that was taken has its record."""
         del self.between[self.consumed]
         self._record(self.consumed)
         self.consumed += 1

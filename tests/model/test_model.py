@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import Machine, Sources
+from tests.model.machine import Machine
+from tests.model.material import Sources
 
 #: Failures print the steps, and the blob that repeats them; nothing is kept between runs.
 COMMON = settings(
