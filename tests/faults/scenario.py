@@ -197,11 +197,11 @@ class Life:
 
     def construct(self) -> strata.ExpertStreamer:
         """Make the streamer."""
-        own = self.configuration
+        own, streams = self.configuration, self.bench.streams
         with in_role(ENGINE), threads_named(ISSUER):
             self.streamer = strata.ExpertStreamer(
                 NBYTES, gpu_ring=own.gpu_ring, host_ring=own.host_ring, workers=own.workers, settings=own.settings,
-                slots=self.bench.slots, compute_stream=self.bench.streams[0] if self.bench.streams else None, device=own.device,
+                slots=self.bench.slots, compute_stream=streams[0] if streams else None, device=own.device,
                 submission=own.submission,
             )
         return self.streamer

@@ -100,3 +100,38 @@ with strata.ExpertStreamer(64, **settings) as streamer:
     say(request(streamer, copies, first))
 """))
     assert out == ["0", "hipMemcpyAsync 719 4", "0"]
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
+def test_the_ways_to_wait_for_the_copy_stream(kind: str, failures: int) -> None:
+    """Its own synchronization, tried twice, then the device's. Where none of them works it is given up."""
+    out = ended_well(script(kind, f"""
+streamer = strata.ExpertStreamer(64, **settings)
+say(request(streamer, copies, first))
+running = streamer.begin(copies)
+running.acquire()
+injections = [
+    control.inject(call, nth, 719)
+    for call, nth in (("hipStreamSynchronize", 1), ("hipStreamSynchronize", 2), ("hipDeviceSynchronize", 1))
+][:{failures}]
+running.abort()
+say([injection.fired for injection in injections] == [True] * {failures})
+control.clear_injections()
+try:
+    say(request(streamer, copies, first))
+except strata.StrataError as problem:
+    say(problem)
+try:
+    streamer.close()
+except strata.StrataError as problem:
+    say(problem)
+say("end")
+"""))
+    assert out[:2] == ["0", "True"]
+    if failures < 3:
+        assert out[2:] == ["0", "end"]
+    else:
+        assert "this streamer is broken" in out[2]
+        assert "closing a broken streamer" in out[3]
+        assert out[4] == "end"

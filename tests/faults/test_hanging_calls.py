@@ -42,7 +42,8 @@ starting("python")
 
 #: What hangs: call, which of them, on whose thread, with which list; and what the errors must name.
 CASES = {
-    "the issuer's copy": ("hipMemcpyAsync", 3, "issuer", "direct", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
+    "the issuer's copy": (
+        "hipMemcpyAsync", 3, "issuer", "direct", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
     "the issuer's staged copy": (
         "hipMemcpyAsync", 3, "issuer", "staged", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
     "the issuer's reuse wait": (
@@ -51,7 +52,8 @@ CASES = {
     "the issuer's record of a buffer": (
         "hipEventRecord", 1, "issuer", "staged", "the issuer is in hipEventRecord at entry 1, slot 1"),
     "a worker's wait for a buffer": (
-        "hipEventSynchronize", 1, "worker", "staged", "worker 0 is in hipEventSynchronize at job 3, for the DMA of buffer 0"),
+        "hipEventSynchronize", 1, "worker", "staged",
+        "worker 0 is in hipEventSynchronize at job 3, for the DMA of buffer 0"),
 }
 
 END = """

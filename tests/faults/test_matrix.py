@@ -27,7 +27,7 @@ from tests.faults.judging import (
     nothing_came_after,
 )
 from tests.faults.scenario import CONFIGURATIONS, Bench, Life, Stream, bench
-from tests.faults.threads import ENGINE, ROLES, all_ended
+from tests.faults.threads import ENGINE, ISSUER, ROLES, WORKER, all_ended
 
 #: hipErrorInitializationError, for which the bindings take the GIL; out of memory; a fault on the device.
 STATUSES = (3, 2, 719)
@@ -236,6 +236,34 @@ def strike(name: str, window: str, status: int, chosen: slice) -> None:
                 if len(wrong) == 10:
                     break
     assert not wrong, "\n".join(wrong)
+
+
+#: What strata calls: where a new one is missing, so is a case of it.
+CALLS = {
+    ENGINE: {
+        "hipEventCreateWithFlags", "hipEventDestroy", "hipEventQuery", "hipEventRecord", "hipFree", "hipGetDevice",
+        "hipGetDeviceCount", "hipHostFree", "hipHostMalloc", "hipMalloc", "hipMemGetInfo", "hipPeekAtLastError",
+        "hipPointerGetAttributes", "hipSetDevice", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamGetDevice",
+        "hipStreamQuery", "hipStreamWaitEvent",
+    },
+    ISSUER: {
+        "hipEventRecord", "hipEventSynchronize", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipSetDevice",
+        "hipStreamSynchronize", "hipStreamWaitEvent",
+    },
+    WORKER: {"hipEventSynchronize", "hipSetDevice"},
+}
+#: Made or not, as the threads come along; or only after a failure.
+NOT_ALWAYS = {(ENGINE, "hipEventSynchronize"), (ENGINE, "hipGetLastError")}
+
+
+def test_every_call_of_strata_is_among_the_cases() -> None:
+    found: set[tuple[str, str]] = set()
+    for name in CONFIGURATIONS:
+        with bench(name) as made:
+            for window in WINDOWS:
+                found |= {call for call in run(made, window, None, 0) if call[0] in ROLES}
+    expected = {(role, call) for role, calls in CALLS.items() for call in calls}
+    assert found - NOT_ALWAYS == expected
 
 
 @pytest.mark.parametrize("window", WINDOWS)

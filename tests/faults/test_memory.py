@@ -100,6 +100,7 @@ def test_no_host_memory_for_the_host_ring() -> None:
         say(request.counters.direct_copies)
     """
     out = ended_well(run_script(script))
-    wanted = f"no host memory for the host ring or plan: {16 * 64 * 2**20} bytes were asked for (16 buffers of {64 * 2**20}"
+    size = 64 * 2**20
+    wanted = f"no host memory for the host ring or plan: {16 * size} bytes were asked for (16 buffers of {size} bytes)"
     assert [line.startswith(wanted) for line in out[:3]] == [True] * 3, out
     assert out[3:] == ["{'events': 0, 'pinned_allocations': 0, 'pinned_bytes': 0}", "True", "64"]

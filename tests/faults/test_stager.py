@@ -98,15 +98,19 @@ def run(engine: Engine, window: str, case: Case | None, status: int) -> Counter[
             control.call_log(True)
             if window == "construction":
                 arm()
+            refusal: strata.HipError | None = None
             try:
                 stager = construct()
             except strata.HipError as problem:
+                refusal = problem
+            if refusal is not None:
                 assert window == "construction"
                 assert case is not None
-                assert (problem.call, problem.status) == (case[1], status)
+                assert (refusal.call, refusal.status) == (case[1], status)
                 assert _hip.last_error() == 0
                 control.clear_injections()
                 stager = construct()
+            assert stager is not None
             if window == "construction":
                 log = control.logged_calls()
                 control.clear_injections()
