@@ -138,7 +138,8 @@ class Bench:
             self.slots = [self._memory + k * stride for k in reversed(range(configuration.gpu_ring))]
 
     def clear(self) -> None:
-        """Give streams and slots back."""
+        """Give streams and slots back, and let go of pinned memory, whoever still holds the bench."""
+        del self.first, self.second, self.kernels
         for stream in self.streams:
             _hip.destroy_stream(stream)
         if self._memory:

@@ -111,10 +111,8 @@ streamer = strata.ExpertStreamer(64, **settings)
 say(request(streamer, copies, first))
 running = streamer.begin(copies)
 running.acquire()
-injections = [
-    control.inject(call, nth, 719)
-    for call, nth in (("hipStreamSynchronize", 1), ("hipStreamSynchronize", 2), ("hipDeviceSynchronize", 1))
-][:{failures}]
+ways = [("hipStreamSynchronize", 1), ("hipStreamSynchronize", 2), ("hipDeviceSynchronize", 1)]
+injections = [control.inject(call, nth, 719) for call, nth in ways[:{failures}]]
 running.abort()
 say([injection.fired for injection in injections] == [True] * {failures})
 control.clear_injections()

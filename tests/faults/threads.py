@@ -80,7 +80,7 @@ def asleep(*names: str) -> bool:
     return True
 
 
-def wait_until(condition, what: str, seconds: float = 20) -> None:
+def wait_until(condition, what: str, seconds: float = 60) -> None:
     """Give other threads time to come to where they are going. Fails where they do not."""
     deadline = time.monotonic() + seconds
     while not condition():
