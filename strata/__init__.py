@@ -5,6 +5,10 @@ from __future__ import annotations
 from importlib.metadata import version as _version
 from pathlib import Path as _Path
 
+from strata._source_tree import prefer_built as _prefer_built
+
+_prefer_built(__name__, _Path(__file__).resolve().parent)
+
 from strata import runtime
 from strata._planner import CopyPlan
 from strata._request import Request, Slot

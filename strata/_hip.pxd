@@ -51,6 +51,7 @@ cdef enum:
     MEMORY_HOST = 1
     MEMORY_DEVICE = 2
     MEMORY_MANAGED = 3
+    PAGE_BYTES = 4096  # the least that a runtime page-locks
 
 cdef int get_device_count(int* count) noexcept nogil
 cdef int get_device(int* device) noexcept nogil

@@ -35,8 +35,9 @@ class ExpertCopies:
     nbytes : (segments,) integers
         Bytes of each segment, 0 or more.
     pinned : bool, (segments,) bools, or None
-        Whether the segments lie in pinned memory. None asks the runtime for each segment that is not empty,
-        now and not again. A wrong True makes the DMA engine read pageable memory.
+        Whether the segments lie in pinned memory. None asks the runtime for each page of each segment, now and
+        not again: one call per 4 KiB, so an engine that knows says so. A wrong True makes the DMA engine read
+        pageable memory.
     offsets : (segments,) integers, optional
         Place of each segment in the slot, bytes. By default the segments of an entry lie back to back from 0.
     entry_starts : (entries,) integers, optional
