@@ -4,23 +4,14 @@ The bindings open the library and look a symbol up at its first call, take the G
 from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly, on the thread that
 chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
 """
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
-from libcpp.atomic cimport atomic
 
 from rocm.bindings cimport cyhip
 
-from strata._clock cimport now_ns, pause_briefly
-
-import atexit
 import os
-import sys
-from collections import namedtuple
 
 from strata.errors import HipError, RuntimeNotFound, StrataError
-
-_Unraisable = namedtuple("_Unraisable", "exc_type exc_value exc_traceback err_msg object")
 
 cdef const char** _CALL_NAMES = [
     "none", "hipGetDeviceCount", "hipGetDevice", "hipSetDevice", "hipMemGetInfo", "hipMalloc",
@@ -704,56 +695,6 @@ def last_error():
     """HIP's last error of the calling thread, which stays as it is."""
     check_usable()
     return <int>cyhip.hipPeekAtLastError()
-
-
-cdef void _call_python(void* argument) noexcept with gil:
-    # On a thread of the runtime. What the callable raises has nobody to go to but the unraisable hook.
-    function = <object>argument
-    Py_DECREF(function)
-    try:
-        function()
-    except BaseException:
-        sys.unraisablehook(_Unraisable(*sys.exc_info(), "Exception ignored in a host function on a stream",
-                                       function))
-
-
-cdef atomic[int] _host_functions_stopped
-cdef atomic[int] _host_functions_running
-
-
-cdef void _host_function(void* argument) noexcept nogil:
-    # Once the interpreter goes, no thread may ask for the GIL any more: what is still queued is dropped.
-    _host_functions_running.fetch_add(1)
-    if not _host_functions_stopped.load():
-        _call_python(argument)
-    _host_functions_running.fetch_sub(1)
-
-
-@atexit.register
-def _stop_host_functions():
-    """Before the interpreter finalizes: let running functions end, start no others. Bounded."""
-    cdef int64_t deadline = now_ns() + 5000000000
-    if _forked:
-        return
-    _host_functions_stopped.store(1)
-    with nogil:
-        while _host_functions_running.load() != 0 and now_ns() < deadline:
-            pause_briefly()
-
-
-def launch_host(uintptr_t stream, function):
-    """Queue a Python callable on a stream; see `strata.runtime.launch_host`."""
-    cdef int status
-    cdef void* argument = <void*>function
-    check_usable()
-    if not callable(function):
-        raise TypeError(f"function is {function!r}; a callable is wanted")
-    Py_INCREF(function)
-    with nogil:                 # a schedule may run the function before the call returns
-        status = <int>cyhip.hipLaunchHostFunc(<cyhip.hipStream_t>stream, <cyhip.hipHostFn_t>_host_function, argument)
-    if status != HIP_SUCCESS:
-        Py_DECREF(function)
-    raise_status(CALL_LAUNCH_HOST_FUNC, status)
 
 
 # --- announcements to the happens-before checker -----------------------------------------------------

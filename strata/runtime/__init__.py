@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from strata import _host_functions  # at once: its exit handler then runs after those of streamers and stagers
 from strata.errors import SettingsError, StrataError
 from strata.runtime import _libraries
 
@@ -128,10 +129,8 @@ def launch_host(stream: int, function: Callable[[], object]) -> None:
     The GIL is given up for the call, and strata waits for no stream while it holds the GIL: a function cannot
     deadlock against the thread that queued it.
     """
-    from strata import _hip
-
     ensure()
-    _hip.launch_host(stream, function)
+    _host_functions.launch_host(stream, function)
 
 
 def describe() -> dict[str, object]:

@@ -21,7 +21,7 @@ FACE = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["_clock"],
     ["_hip", "_threads"],
-    ["_control", "_counters", "_extent"],
+    ["_control", "_counters", "_extent", "_host_functions"],
     ["_gpu_ring"],
     ["_planner"],
     ["_host_ring"],

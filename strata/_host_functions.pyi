@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def launch_host(stream: int, function: Callable[[], object]) -> None: ...
