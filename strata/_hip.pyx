@@ -4,6 +4,7 @@ The bindings open the library and look a symbol up at its first call, take the G
 from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly, on the thread that
 chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
 """
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
 

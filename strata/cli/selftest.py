@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "selftest",
         help="check that strata streams right on this machine",
         description="Runs strata's fixtures (ownership of host buffers, copy groups, the held terminal, "
-        "transitions between requests) on a HIP runtime; on the software one under every schedule, with a "
+        "transitions between requests, aborts) on a HIP runtime; on the software one under every schedule, with a "
         "happens-before checker. Prints a page with a block for bug reports. Exits 0 where nothing failed, 1 "
         "where something did, 2 for bad input.",
     )

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from strata.runtime.software.control import ControlError
-from strata.selftest import copy_groups, held_terminal, ownership, transitions
+from strata.selftest import aborts, copy_groups, held_terminal, ownership, transitions
 from strata.selftest.bench import Bench
 from strata.selftest.outcome import Outcome, TooManyFailures
 
@@ -17,6 +17,7 @@ FIXTURES: dict[str, Callable[[Bench, Outcome], None]] = {
     "copy groups": copy_groups.run,
     "held terminal": held_terminal.run,
     "transitions": transitions.run,
+    "aborts": aborts.run,
 }
 
 
