@@ -27,6 +27,7 @@ def _selftest(*words: str, **environment: str) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": path, **environment})
 
 
+@pytest.mark.slow
 def test_quick(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     done = _selftest("--runtime", "software", "--quick", "--seed", "7", "--json", str(file))
