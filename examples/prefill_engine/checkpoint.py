@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,9 @@ def _write(model: ModelConfig, path: Path) -> None:
         weight_map: dict[str, str] = {}
 
         def write(group: int | None, name: str) -> None:
-            write_tensors(folder / name, tensor_shapes(model, group), lambda n, s: _values(model, n, s))
+            write_tensors(folder / name, tensor_shapes(model, group), partial(_fill, model))
 
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             running = [pool.submit(write, group, name) for group, name in zip(groups, names, strict=True)]
             for group, name in zip(groups, names, strict=True):
                 weight_map.update(dict.fromkeys(tensor_shapes(model, group), name))
@@ -192,18 +193,20 @@ def _write(model: ModelConfig, path: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _values(model: ModelConfig, name: str, shape: tuple[int, ...]) -> _Float32:
-    """A tensor's values: uniform, scaled by its inputs, from a generator of its own."""
+def _fill(model: ModelConfig, name: str, values: _Float32) -> None:
+    """Write a tensor's values: uniform, scaled by its inputs, from a generator of its own."""
     random = np.random.Generator(np.random.PCG64([model.seed, zlib.crc32(name.encode())]))
-    values = random.random(shape, dtype=np.float32)
+    random.random(out=values, dtype=np.float32)
     if name.endswith("A_log"):
-        return np.log(np.float32(0.05) + values)  # decays of a token between nearly none and two thirds
+        values += np.float32(0.05)
+        np.log(values, out=values)  # decays of a token between nearly none and two thirds
+        return
     values -= np.float32(0.5)
     if name.endswith(("norm.weight", "dt_bias")):
-        return values * np.float32(0.2)
-    fan_in = shape[-1]
+        values *= np.float32(0.2)
+        return
     gain = 8.0 if name == "model.embed_tokens.weight" else 1.0
-    return values * np.float32(gain * np.sqrt(12.0 / fan_in))
+    values *= np.float32(gain * np.sqrt(12.0 / values.shape[-1]))
 
 
 def _projection_shape(model: ModelConfig, projection: str) -> tuple[int, int]:

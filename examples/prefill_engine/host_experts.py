@@ -40,7 +40,7 @@ class HostExperts:
         for layer in range(model.layers):
             self.pinned[layer, random.permutation(model.experts)[:count]] = True
         strata.runtime.ensure()  # here, not on the threads below
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             self._copies = list(pool.map(self._load, range(model.layers)))
 
     def _load(self, layer: int) -> strata.ExpertCopies:

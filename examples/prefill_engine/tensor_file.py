@@ -7,6 +7,7 @@ the mapped file and copies nothing. The writer never holds more than one tensor.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,7 +26,7 @@ _Float32 = npt.NDArray[np.float32]
 
 
 def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]],
-                  make: Callable[[str, tuple[int, ...]], _Float32]) -> None:
+                  fill: Callable[[str, _Float32], object]) -> None:
     """Write float32 tensors, in the order of their names.
 
     Parameters
@@ -33,24 +34,25 @@ def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]],
     path : Path
     shapes : mapping
         Name to shape.
-    make : callable
-        Gives a tensor's values for its name and shape.
+    fill : callable
+        Writes a tensor's values, given its name, into an array of its shape, whatever that holds.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     names = sorted(shapes)
     end = 0
     for name in names:
-        begin, end = end, end + int(np.prod(shapes[name], dtype=np.int64)) * 4
+        begin, end = end, end + math.prod(shapes[name]) * 4
         header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8
+    # One block for all of them: memory that is new for each tensor costs more than its values do.
+    block = np.empty(max((math.prod(shape) for shape in shapes.values()), default=0), "<f4")
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(_LENGTH_BYTES, "little"))
         file.write(text)
         for name in names:
-            values = np.ascontiguousarray(make(name, shapes[name]), dtype="<f4")
-            if values.shape != shapes[name]:
-                raise ValueError(f"{name}: values of shape {values.shape} for a tensor of {shapes[name]}")
+            values = block[:math.prod(shapes[name])].reshape(shapes[name])
+            fill(name, values)
             file.write(values.data)
 
 
@@ -89,7 +91,7 @@ class TensorFile:
             raise InputError(f"{path}: its header cannot be read ({type(problem).__name__}: {problem})") from None
         covered = 0
         for name, (dtype, shape, begin, end) in sorted(self._entries.items(), key=lambda item: item[1][2:]):
-            wanted = int(np.prod(shape, dtype=object)) * _DTYPES.get(dtype, 0) if shape else _DTYPES.get(dtype, 0)
+            wanted = math.prod(shape) * _DTYPES.get(dtype, 0)
             if begin != covered or end - begin != wanted or min(shape, default=0) < 0:
                 raise InputError(f"{path}: tensor {name} ({dtype}, shape {shape}) claims bytes {begin} to {end}; "
                                  f"{wanted} bytes from {covered} are wanted")

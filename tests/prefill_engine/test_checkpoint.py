@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +67,27 @@ def test_files_of_the_safetensors_package_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(file.tensor("a", (1,)), values["a"])
 
 
-def test_writer_refuses_values_of_another_shape(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"t: values of shape \(3,\) for a tensor of \(2,\)"):
-        write_tensors(tmp_path / "f", {"t": (2,)}, lambda name, shape: np.zeros(3, np.float32))
+def test_each_tensor_has_the_values_that_were_filled_in(tmp_path: Path) -> None:
+    shapes = {"b": (2, 3), "a": (4,), "none": (0, 2), "c": (1, 1)}
+    write_tensors(tmp_path / "f", shapes, lambda name, values: values.fill(ord(name[0])))
+    file = TensorFile(tmp_path / "f")
+    for name, shape in shapes.items():
+        np.testing.assert_array_equal(file.tensor(name, shape), np.full(shape, ord(name[0]), np.float32))
+
+
+def test_values_are_those_of_a_generator_for_each_tensor(checkpoint: Checkpoint) -> None:
+    def drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        generator = np.random.Generator(np.random.PCG64([0, zlib.crc32(name.encode())]))
+        return generator.random(shape, dtype=np.float32)
+
+    half = np.float32(0.5)
+    name = "model.layers.2.mlp.experts.5.down_proj.weight"
+    np.testing.assert_array_equal(
+        checkpoint.tensor(name), (drawn(name, (32, 16)) - half) * np.float32(np.sqrt(12 / 16)))
+    name = "model.norm.weight"
+    np.testing.assert_array_equal(checkpoint.tensor(name), (drawn(name, (32,)) - half) * np.float32(0.2))
+    name = "model.layers.0.linear_attn.A_log"
+    np.testing.assert_array_equal(checkpoint.tensor(name), np.log(np.float32(0.05) + drawn(name, (2,))))
 
 
 @pytest.mark.parametrize("left", [0, 5, 200, 20_000])
