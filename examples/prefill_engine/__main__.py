@@ -20,11 +20,12 @@ from typing import Any
 
 import strata
 from examples.prefill_engine import verify as verification
-from examples.prefill_engine.arm import OutputsDiffer, bench_arm
+from examples.prefill_engine.arm import OutputsDiffer, arm_name, bench_arm
 from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint
 from examples.prefill_engine.config import SHAPES, ModelConfig, RunConfig, config_from
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.host_experts import HostExperts
+from examples.prefill_engine.streamers import STREAMERS
 from examples.prefill_engine.walks import WALKS
 
 #: Those of the software runtime that move bytes.
@@ -58,14 +59,15 @@ def _verify(options: argparse.Namespace) -> int:
     control = verification.run_arm(checkpoint, run, strata.BatchSettings(), walks, sources=sources)
     if against is not checkpoint:
         sources = HostExperts(against, run.pinned_share)
-    optimized = verification.run_arm(against, run, options.settings, walks, sources=sources)
+    optimized = verification.run_arm(against, run, options.settings, walks, streamer=options.streamer, sources=sources)
     lines = verification.compare(control, optimized)
     equal = all(line.equal for line in lines)
     saved = {"control": verification.dependencies(control), "optimized": verification.dependencies(optimized)}
-    arms = {name: [arm.settings.copy_batch, arm.settings.stage_batch, arm.settings.stage_copy_batch]
+    arms = {name: arm_name(arm.streamer, arm.settings)
             for name, arm in (("control", control), ("optimized", optimized))}
-    print(f"control {_arm(arms['control'])} against optimized {_arm(arms['optimized'])}, {strata.runtime.current()} "
-          f"runtime, {verification.REQUESTS} identical requests an arm and walk, {run.tokens} tokens each")
+    print(f"control {_shown(arms['control'])} against optimized {_shown(arms['optimized'])}, "
+          f"{strata.runtime.current()} runtime, {verification.REQUESTS} identical requests an arm and walk, "
+          f"{run.tokens} tokens each")
     print(verification.table(lines))
     for walk in walks:
         print(f"dependency calls, walk {walk}: {saved['control'][walk]:,} -> {saved['optimized'][walk]:,}")
@@ -79,7 +81,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     result = _measure(options, options.warmups, 1)
     sample = result["samples"][0]
-    print(f"{result['run']['tokens']} tokens at {_arm(result['arm'])}, walk {result['walk']}, "
+    print(f"{result['run']['tokens']} tokens at {_shown(result['arm'])}, walk {result['walk']}, "
           f"{result['runtime']['runtime']} runtime: {sample['pp_tok_s']:.1f} tokens/s, run wall "
           f"{sample['run_wall_ms']:.1f} ms, first token after {sample['ttft_ms']:.1f} ms")
     print("seconds in: " + ", ".join(f"{name} {seconds:.4f}" for name, seconds in sample["stall"].items()))
@@ -96,7 +98,8 @@ def _arm_command(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace, warmups: int, samples: int) -> dict[str, Any]:
     s = options.settings
     return bench_arm((s.copy_batch, s.stage_batch, s.stage_copy_batch), warmups, samples, walk=options.walk,
-                     shape=options.shape, checkpoint=options.checkpoint, **_sizes(options))
+                     streamer=options.streamer, shape=options.shape, checkpoint=options.checkpoint,
+                     **_sizes(options))
 
 
 def _choose_runtime(options: argparse.Namespace) -> None:
@@ -122,8 +125,8 @@ def _size_types() -> dict[str, type]:
             for field in (*fields(ModelConfig), *fields(RunConfig))}
 
 
-def _arm(settings: list[int]) -> str:
-    return "/".join(map(str, settings))
+def _shown(arm: list[int] | str) -> str:
+    return arm if isinstance(arm, str) else "/".join(map(str, arm))
 
 
 def _check_json(path: Path | None) -> None:
@@ -157,6 +160,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="written there where there is none (default: in the user's cache)")
     common.add_argument("--settings", type=_settings, default=strata.BatchSettings(8, 16, 16), metavar="C,S,SC",
                         help="copy, stage and stage copy batch (default 8,16,16)")
+    common.add_argument("--streamer", choices=STREAMERS, default="strata",
+                        help="what copies the experts: strata, or a ring in torch alone, which has no settings; of "
+                        "verify's optimized arm (default strata)")
     common.add_argument("--runtime", choices=strata.runtime.NAMES, help="default: STRATA_HIP_RUNTIME, else auto")
     common.add_argument("--schedule", choices=SCHEDULES, help="of the software runtime")
     common.add_argument("--schedule-seed", type=int, default=0, metavar="N", help="of the random schedule")

@@ -13,7 +13,7 @@ from examples.prefill_engine.engine import Engine, prompt
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.outcome import Outcome
 
-__all__ = ["OutputsDiffer", "bench_arm", "sample"]
+__all__ = ["OutputsDiffer", "arm_name", "bench_arm", "sample"]
 
 #: Names in the stall split, and the counters that they come from.
 _STALL = {"copy_wait": "wait_publication_s", "window": "wait_window_s", "staged_source": "wait_source_s",
@@ -26,7 +26,8 @@ class OutputsDiffer(RuntimeError):
 
 
 def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3, *, walk: str = "all",
-              shape: str = "default", checkpoint: Path | None = None, **sizes: Any) -> dict[str, Any]:
+              streamer: str = "strata", shape: str = "default", checkpoint: Path | None = None,
+              **sizes: Any) -> dict[str, Any]:
     """Measure one setting.
 
     Parameters
@@ -35,6 +36,8 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     warmups, samples : int
         Requests that are not reported, 0 or more, and that are, 1 or more.
     walk : {"all", "routed"}
+    streamer : {"strata", "torch-ring"}
+        Another than *strata* has no use for `settings`.
     shape, **sizes
         As `examples.prefill_engine.config.config_from`.
     checkpoint : Path, optional
@@ -43,8 +46,8 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     Returns
     -------
     dict
-        ``arm``, ``model``, ``run``, ``walk``, ``seed``, ``runtime``, ``fingerprint`` (hex, of all that a request
-        computes), ``samples`` (see `sample`).
+        ``arm`` (see `arm_name`), ``model``, ``run``, ``walk``, ``seed``, ``runtime``, ``fingerprint`` (hex, of all that
+        a request computes), ``samples`` (see `sample`).
 
     Raises
     ------
@@ -61,7 +64,7 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     opened = open_checkpoint(model, checkpoint)
     prints: set[str] = set()
     measured = []
-    with Engine(opened, run, strata.BatchSettings(*settings)) as engine:
+    with Engine(opened, run, strata.BatchSettings(*settings), streamer=streamer) as engine:
         ids = prompt(model, run.tokens)
         for number in range(warmups + samples):
             gc.collect()
@@ -73,10 +76,17 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     if len(prints) != 1:
         raise OutputsDiffer(f"{warmups + samples} identical requests gave {len(prints)} different results")
     return {
-        "arm": [clamped.copy_batch, clamped.stage_batch, clamped.stage_copy_batch], "model": model.as_dict(),
+        "arm": arm_name(streamer, clamped), "model": model.as_dict(),
         "run": run.as_dict(), "walk": walk, "seed": model.seed, "runtime": strata.runtime.describe(),
         "fingerprint": prints.pop(), "samples": measured,
     }
+
+
+def arm_name(streamer: str, settings: strata.BatchSettings) -> list[int] | str:
+    """What a report calls an arm: its settings; with another streamer than *strata*, which has none, its name."""
+    if streamer != "strata":
+        return streamer
+    return [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
 
 
 def sample(outcome: Outcome) -> dict[str, Any]:

@@ -55,10 +55,20 @@ class Ops(Protocol):
 
 
 class Backend(Protocol):
-    """One device, one compute stream, one block of slots."""
+    """One device, one compute stream, one block of slots.
+
+    Attributes
+    ----------
+    name : str
+    stream : int
+        Handle of the compute stream.
+    torch_stream : torch.cuda.Stream or None
+        The same stream as torch has it; None where torch has none.
+    """
 
     name: str
     stream: int
+    torch_stream: Any
 
     @property
     def ops(self) -> Ops:

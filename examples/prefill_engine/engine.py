@@ -29,6 +29,7 @@ from examples.prefill_engine.mixers import (
     rms_norm,
 )
 from examples.prefill_engine.outcome import Outcome, Routing
+from examples.prefill_engine.streamers import check_streamer, make_streamer
 from examples.prefill_engine.walks import WALKS, AllExperts, RoutedExperts, Walk
 
 __all__ = ["Engine", "Tap", "prompt"]
@@ -52,6 +53,8 @@ class Engine:
         `tokens` is not used: a prompt has its own length.
     settings : strata.BatchSettings
         How many entries share a dependency in long prefill.
+    streamer : {"strata", "torch-ring"}
+        What copies the experts of a prompt, and fills the lent slots again; *torch-ring* on torch alone.
     sources : HostExperts, optional
         Shared by the engines of a process, since they are large. Default: made here.
     tap : callable, optional
@@ -59,7 +62,7 @@ class Engine:
     Raises
     ------
     InputError
-        If the sizes do not fit one another.
+        If the sizes do not fit one another, or the back end cannot have the streamer.
 
     Notes
     -----
@@ -67,18 +70,18 @@ class Engine:
     """
 
     def __init__(self, checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettings, *,
-                 sources: HostExperts | None = None, tap: Tap | None = None) -> None:
+                 streamer: str = "strata", sources: HostExperts | None = None, tap: Tap | None = None) -> None:
         self.model = checkpoint.model
         self.run = run
         self._tap = tap
         self.backend = make_backend()
         self._ops = self.backend.ops
         try:
+            check_streamer(streamer, self.backend)
             self._sources = HostExperts(checkpoint, run.pinned_share) if sources is None else sources
             self.cache = ExpertCache(self.model, self._sources, self.backend, run.cache_slots, run.gpu_ring)
-            self._streamer = strata.ExpertStreamer(
-                self.model.expert_bytes, slots=self.cache.lent_addresses, compute_stream=self.backend.stream,
-                host_ring=run.host_ring, workers=run.workers, settings=settings, timing=True)
+            self._streamer = make_streamer(streamer, self.backend, self.model.expert_bytes, self.cache.retained,
+                                           self.cache.lent_addresses, run, settings)
         except BaseException:
             self.backend.close()
             raise

@@ -14,6 +14,7 @@ from examples.prefill_engine.backend import Backend
 from examples.prefill_engine.config import ModelConfig
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.host_experts import HostExperts
+from examples.prefill_engine.streamers import Streamer
 
 __all__ = ["ExpertCache"]
 
@@ -68,7 +69,7 @@ class ExpertCache:
                                        compute_stream=backend.stream) as filler:
                 _fill(filler, self._copies(0, self.retained))
 
-    def refill(self, streamer: strata.ExpertStreamer) -> strata.Counters:
+    def refill(self, streamer: Streamer) -> strata.Counters:
         """Read the experts of the lent slots anew, through the streamer that borrowed them."""
         return _fill(streamer, self._copies(self.retained, len(self.content)))
 
@@ -88,7 +89,7 @@ class ExpertCache:
             self._sources.copies(layer, np.array([expert])) for layer, expert in self.content[begin:end])
 
 
-def _fill(streamer: strata.ExpertStreamer, copies: strata.ExpertCopies) -> strata.Counters:
+def _fill(streamer: Streamer, copies: strata.ExpertCopies) -> strata.Counters:
     """One short request with as many entries as the ring has slots: entry ``i`` goes to slot ``i``."""
     with streamer.begin(copies, long_prefill=False) as request:
         request.skip(len(copies))  # no kernel reads them now; leaving waits until they have arrived

@@ -61,6 +61,7 @@ class NumpyBackend:
     """
 
     name = "numpy"
+    torch_stream: Any = None
 
     def __init__(self) -> None:
         strata.runtime.use("software")

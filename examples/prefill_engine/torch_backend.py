@@ -68,11 +68,11 @@ class TorchBackend:
         # The numbers are compared bit by bit, so float32 means float32.
         torch.backends.cuda.matmul.allow_tf32 = False
         self.ops = TorchOps("cuda")
-        self._stream = torch.cuda.Stream()
-        self.stream = int(self._stream.cuda_stream)
+        self.torch_stream = torch.cuda.Stream()
+        self.stream = int(self.torch_stream.cuda_stream)
         # Until close: what the engine makes outside `submit` goes on this stream, too.
         self._contexts = ExitStack()
-        self._contexts.enter_context(torch.cuda.stream(self._stream))
+        self._contexts.enter_context(torch.cuda.stream(self.torch_stream))
         self._contexts.enter_context(torch.inference_mode())
         self._slots: torch.Tensor | None = None
         self._values: list[torch.Tensor] = []
@@ -81,7 +81,7 @@ class TorchBackend:
         work()
 
     def synchronize(self) -> None:
-        self._stream.synchronize()
+        self.torch_stream.synchronize()
 
     def to_host(self, array: torch.Tensor) -> npt.NDArray[Any]:
         return array.cpu().numpy()
@@ -99,6 +99,6 @@ class TorchBackend:
         return self._values[index].view(torch.uint8).cpu().numpy()
 
     def close(self) -> None:
-        self._stream.synchronize()
+        self.torch_stream.synchronize()
         self._contexts.close()
         self._values, self._slots = [], None

@@ -25,6 +25,8 @@ REQUESTS = 2
 #: What was moved, and what the engine did with it; the records and waits around it are what the arms differ in.
 TRANSFERS = ("direct_copies", "direct_copy_calls", "direct_bytes", "staged_copies", "staged_copy_calls",
              "staged_bytes", "used_records", "skipped")
+#: Of these, what every streamer must agree in: one that stages nothing copies segments, and records less.
+_MOVED = ("direct_copies", "direct_copy_calls", "direct_bytes", "staged_copies", "staged_bytes", "skipped")
 _DEPENDENCIES = ("direct_copied_records", "direct_reuse_waits", "staged_copied_records", "staged_reuse_waits",
                  "dma_done_records")
 
@@ -44,6 +46,7 @@ class ArmRun:
 
     model: ModelConfig
     run: RunConfig
+    streamer: str
     settings: strata.BatchSettings
     outcomes: dict[str, list[Outcome]]
     cache: list[CacheCheck]
@@ -64,12 +67,12 @@ class Line:
 
 
 def run_arm(checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettings, walks: Iterable[str], *,
-            sources: HostExperts | None = None, tap: Tap | None = None) -> ArmRun:
+            streamer: str = "strata", sources: HostExperts | None = None, tap: Tap | None = None) -> ArmRun:
     """Run `REQUESTS` identical requests of each walk on an engine of its own.
 
     Parameters
     ----------
-    checkpoint, run, settings, sources, tap
+    checkpoint, run, settings, streamer, sources, tap
         As `Engine`.
     walks : iterable of str
 
@@ -79,7 +82,7 @@ def run_arm(checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettin
         As `Engine` and `Engine.prefill`.
     """
     outcomes: dict[str, list[Outcome]] = {}
-    with Engine(checkpoint, run, settings, sources=sources, tap=tap) as engine:
+    with Engine(checkpoint, run, settings, streamer=streamer, sources=sources, tap=tap) as engine:
         ids = prompt(engine.model, run.tokens)
         checks = [CacheCheck("before the first request", *engine.cache.wrong_slots())]
         for walk in walks:
@@ -87,7 +90,7 @@ def run_arm(checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettin
             for number in range(REQUESTS):
                 outcomes[walk].append(engine.prefill(ids, walk))
                 checks.append(CacheCheck(f"after request {number} of walk {walk}", *engine.cache.wrong_slots()))
-        return ArmRun(engine.model, run, engine.settings, outcomes, checks)
+        return ArmRun(engine.model, run, streamer, engine.settings, outcomes, checks)
 
 
 def compare(control: ArmRun, optimized: ArmRun) -> list[Line]:
@@ -105,12 +108,13 @@ def compare(control: ArmRun, optimized: ArmRun) -> list[Line]:
     """
     check_models(control.model, optimized.model)
     _check_runs(control, optimized)
+    same_streamer = control.streamer == optimized.streamer
     lines: list[Line] = []
     for walk in control.outcomes:
         a, b = control.outcomes[walk], optimized.outcomes[walk]
         lines += [Line(walk, *found) for found in (
-            *_residuals(a, b), _routing(a, b), *_gdn(a, b), _first_tokens(a, b), _transfers(a, b), _fences(a, b),
-            _repeats(a, b))]
+            *_residuals(a, b), _routing(a, b), *_gdn(a, b), _first_tokens(a, b),
+            _transfers(a, b, same_streamer), _fences(a, b), _repeats(a, b))]
     lines += [Line("", *_cache(control, optimized, which)) for which in ("retained", "lent")]
     if len(control.outcomes) > 1:
         lines.append(Line("", *_walks(control, optimized)))
@@ -187,14 +191,16 @@ def _first_tokens(a: list[Outcome], b: list[Outcome]) -> _Found:
     return _count("first tokens", [o.first_token for o in a], [o.first_token for o in b])
 
 
-def _transfers(a: list[Outcome], b: list[Outcome]) -> _Found:
+def _transfers(a: list[Outcome], b: list[Outcome], same_streamer: bool) -> _Found:
+    names = TRANSFERS if same_streamer else _MOVED
+
     def moved(outcome: Outcome) -> list[dict[str, Any]]:
-        return [{name: getattr(c, name) for name in TRANSFERS} for c in (outcome.counters, outcome.refill_counters)]
+        return [{name: getattr(c, name) for name in names} for c in (outcome.counters, outcome.refill_counters)]
 
     differ: dict[str, tuple[Any, Any]] = {}
     for one, other in zip(a, b, strict=True):
         for x, y in zip(moved(one), moved(other), strict=True):
-            differ.update({name: (x[name], y[name]) for name in TRANSFERS if x[name] != y[name]})
+            differ.update({name: (x[name], y[name]) for name in names if x[name] != y[name]})
     c = a[0].counters
     detail = "; ".join(f"{name} {x:,} and {y:,}" for name, (x, y) in differ.items())
     return ("transfer counts and bytes", not differ, detail or (

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import strata
 from examples.prefill_engine.expert_cache import ExpertCache
 from examples.prefill_engine.host_experts import HostExperts
+from examples.prefill_engine.streamers import Request, Streamer
 
 __all__ = ["WALKS", "AllExperts", "RoutedExperts", "Walk"]
 
@@ -24,7 +25,7 @@ WALKS = ("all", "routed")
 class Walk(Protocol):
     """One chunk's request."""
 
-    request: strata.Request
+    request: Request
 
     def entries(self, layer: int, routed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Experts whose entries come next, in the order of the request; `routed` is (experts,) bool."""
@@ -33,9 +34,9 @@ class Walk(Protocol):
 class AllExperts:
     """Every expert that is not resident, layer by layer."""
 
-    def __init__(self, streamer: strata.ExpertStreamer, cache: ExpertCache, sources: HostExperts) -> None:
+    def __init__(self, streamer: Streamer, cache: ExpertCache, sources: HostExperts) -> None:
         self._absent = [cache.absent(layer) for layer in range(len(cache.slot_of))]
-        self.request = streamer.begin(strata.ExpertCopies.concatenate(
+        self.request: Request = streamer.begin(strata.ExpertCopies.concatenate(
             sources.copies(layer, experts) for layer, experts in enumerate(self._absent)))
 
     def entries(self, layer: int, routed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -45,11 +46,11 @@ class AllExperts:
 class RoutedExperts:
     """Only experts that a token takes. With ``long_prefill=False`` this is the short path, at 1/1/1."""
 
-    def __init__(self, streamer: strata.ExpertStreamer, cache: ExpertCache, sources: HostExperts, *,
+    def __init__(self, streamer: Streamer, cache: ExpertCache, sources: HostExperts, *,
                  long_prefill: bool) -> None:
         self._cache = cache
         self._sources = sources
-        self.request = streamer.begin(long_prefill=long_prefill)
+        self.request: Request = streamer.begin(long_prefill=long_prefill)
 
     def entries(self, layer: int, routed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         absent = self._cache.absent(layer)

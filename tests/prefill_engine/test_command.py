@@ -118,6 +118,9 @@ def test_run(tiny, here) -> None:
     (["arm", "--samples", "0"], "samples 0"),
     (["arm", "--settings", "0,1,1"], "C,S,SC"),
     (["run", "--schedule", "timed"], "timed"),
+    (["arm", "--streamer", "torch-ring"], "torch-ring, which needs torch on a GPU: this is the numpy back end"),
+    (["verify", "--streamer", "torch-ring"], "torch-ring, which needs torch"),
+    (["run", "--streamer", "bare"], "--streamer"),
     (["run", "--schedule", "lazy", "--runtime", "cuda"], "only the software runtime"),
     (["verify", "--json", "/"], "--json"),
 ])
