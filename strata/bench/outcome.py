@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strata.bench.arms import Arm
 from strata.bench.errors import WorkloadError
-from strata.settings import BatchSettings
 
 __all__ = ["Outcome", "Sample", "read_outcome"]
 
 #: Figures of a sample: whether a workload must have them. A replay, say, has no tokens.
 FIGURES = {"pp_tok_s": False, "run_wall_ms": True, "ttft_ms": False, "copy_wait_ms": True}
+#: What a peer need not have besides: nobody may know how long it waited.
+_PEER_MAY_LACK = ("copy_wait_ms",)
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Outcome:
 
     Attributes
     ----------
-    settings : tuple of int
-        The arm's, as they were used: clamped to the rings, it may be.
+    settings : tuple of int or None
+        The arm's, as they were used: clamped to the rings, it may be. None of a peer.
     model, seed : object
         As printed; they must be equal in all processes.
     workload : dict
@@ -55,7 +57,7 @@ class Outcome:
         Anything the workload says of the runtime and the device.
     """
 
-    settings: tuple[int, ...]
+    settings: tuple[int, ...] | None
     model: Any
     seed: Any
     workload: dict[str, Any]
@@ -64,7 +66,7 @@ class Outcome:
     runtime: dict[str, Any]
 
 
-def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
+def read_outcome(text: str, arm: Arm, samples: int) -> Outcome:
     """Read what a process printed on its standard output.
 
     Raises
@@ -82,11 +84,7 @@ def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
     for field in ("arm", "model", "seed", "fingerprint", "samples"):
         if field not in data:
             raise WorkloadError(f"printed no {field!r}")
-    asked = [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
-    used = data["arm"]
-    if (not isinstance(used, list) or len(used) != 3 or any(type(batch) is not int for batch in used)
-            or any(not 1 <= batch <= most for batch, most in zip(used, asked, strict=True))):
-        raise WorkloadError(f"says that its arm is {used!r:.60}; it was asked for {asked}, or what that is clamped to")
+    used = arm.check(data["arm"])
     if not isinstance(data["fingerprint"], str) or not data["fingerprint"]:
         raise WorkloadError(f"has the fingerprint {data['fingerprint']!r:.60}; a non-empty text is wanted")
     given = data["samples"]
@@ -97,22 +95,24 @@ def read_outcome(text: str, settings: BatchSettings, samples: int) -> Outcome:
     if not isinstance(runtime, dict):
         raise WorkloadError(f"has runtime {runtime!r:.60}; an object is wanted")
     return Outcome(
-        settings=tuple(used),
+        settings=used,
         model=data["model"],
         seed=data["seed"],
         workload={name: data[name] for name in ("run", "walk") if name in data},
         fingerprint=data["fingerprint"],
-        samples=tuple(_sample(one, f"samples[{k}]") for k, one in enumerate(given)),
+        samples=tuple(_sample(one, f"samples[{k}]", arm) for k, one in enumerate(given)),
         runtime=runtime,
     )
 
 
-def _sample(data: Any, where: str) -> Sample:
+def _sample(data: Any, where: str, arm: Arm) -> Sample:
     if not isinstance(data, dict):
         raise WorkloadError(f"has {where} {data!r:.60}; an object is wanted")
     figures: dict[str, float | None] = {}
+    may_lack = () if arm.settings is not None else _PEER_MAY_LACK
     for name, needed in FIGURES.items():
         value = data.get(name)
+        needed = needed and name not in may_lack
         figures[name] = None if value is None and not needed else _number(value, f"{where}.{name}")
     stall = {name: _number(value, f"{where}.stall.{name}") for name, value in _object(data, "stall", where).items()}
     counters = {}

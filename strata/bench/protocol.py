@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from strata.bench.agreement import check_agreement
+from strata.bench.arms import Arm
 from strata.bench.errors import InputError, WatchdogError, WorkloadError
 from strata.bench.machine import Machine
 from strata.bench.memory import MemoryWatch, psutil
 from strata.bench.outcome import Outcome, Sample, read_outcome
 from strata.bench.processes import run_process
 from strata.bench.report import Report
-from strata.bench.workload import Workload
-from strata.settings import BatchSettings
 
 __all__ = ["ArmRuns", "ProcessRun", "Protocol", "bench"]
 
@@ -56,18 +55,17 @@ class ProcessRun:
 class ArmRuns:
     """All processes of an arm."""
 
-    settings: BatchSettings
+    arm: Arm
     runs: list[ProcessRun] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The settings as they are written: ``8/16/16``."""
-        batch = self.settings
-        return f"{batch.copy_batch}/{batch.stage_batch}/{batch.stage_copy_batch}"
+        """The arm's."""
+        return self.arm.name
 
     @property
-    def used(self) -> tuple[int, ...]:
-        """The settings as the workload used them, clamped to its rings."""
+    def used(self) -> tuple[int, ...] | None:
+        """The settings as the workload used them, clamped to its rings; None of a peer."""
         return self.runs[0].outcome.settings
 
     @property
@@ -77,8 +75,7 @@ class ArmRuns:
 
 
 def bench(
-    workload: Workload,
-    settings: Sequence[BatchSettings],
+    arms: Sequence[Arm],
     protocol: Protocol | None = None,
     *,
     say: Callable[[str], None] = lambda text: None,
@@ -87,9 +84,8 @@ def bench(
 
     Parameters
     ----------
-    workload : Workload
-    settings : sequence of BatchSettings
-        The arms, one or more, each once; the others are compared with the first.
+    arms : sequence of Arm
+        One or more, each once; the others are compared with the first.
     protocol : Protocol, optional
     say : callable, optional
         Called with a line of progress.
@@ -109,31 +105,32 @@ def bench(
     """
     protocol = protocol or Protocol()
     psutil()
-    if not settings:
-        raise InputError("settings is empty; one arm at least is wanted")
-    if len(set(settings)) != len(settings):
-        raise InputError(f"settings has an arm twice: {', '.join(ArmRuns(one).name for one in settings)}")
+    if not arms:
+        raise InputError("there is no arm, neither of settings nor a peer")
+    names = [arm.name for arm in arms]
+    if len(set(names)) != len(names):
+        raise InputError(f"there is an arm twice: {', '.join(names)}")
     machine = Machine.here()
-    arms = [ArmRuns(one) for one in settings]
+    all_runs = [ArmRuns(arm) for arm in arms]
     done: list[tuple[str, Outcome]] = []
     for turn in range(protocol.processes):
-        for arm in arms:
-            name = f"process {turn + 1} of arm {arm.name}"
+        for runs in all_runs:
+            name = f"process {turn + 1} of arm {runs.name}"
             say(f"{name} (of {protocol.processes})")
-            run = _run(workload, arm.settings, protocol, name)
-            arm.runs.append(run)
+            run = _run(runs.arm, protocol, name)
+            runs.runs.append(run)
             done.append((name, run.outcome))
             check_agreement(done)
-    return Report(workload=workload, protocol=protocol, machine=machine, arms=arms)
+    return Report(protocol=protocol, machine=machine, arms=all_runs)
 
 
-def _run(workload: Workload, settings: BatchSettings, protocol: Protocol, name: str) -> ProcessRun:
+def _run(arm: Arm, protocol: Protocol, name: str) -> ProcessRun:
     watch = MemoryWatch(protocol.min_available)
-    command = workload.command(settings, protocol.warmups, protocol.samples)
+    command = arm.command(protocol.warmups, protocol.samples)
     began = time.monotonic()
     try:
         text = run_process(command, watch, interval_s=protocol.interval_s, timeout_s=protocol.timeout_s)
-        outcome = read_outcome(text, settings, protocol.samples)
+        outcome = read_outcome(text, arm, protocol.samples)
     except (WatchdogError, WorkloadError) as problem:
         raise type(problem)(f"{name}: {problem}") from None
     return ProcessRun(outcome, watch, time.monotonic() - began)

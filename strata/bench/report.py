@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.machine import Machine
-from strata.bench.workload import Workload
 from strata.replay.report import table
 
 if TYPE_CHECKING:
@@ -45,10 +44,14 @@ class Spread:
 class Report:
     """All arms, the first of which the others are compared with."""
 
-    workload: Workload
     protocol: Protocol
     machine: Machine
     arms: list[ArmRuns]
+
+    @property
+    def workload(self) -> str | None:
+        """Command line of the arms that have settings; None where there are peers alone."""
+        return next((runs.arm.template for runs in self.arms if runs.arm.settings is not None), None)
 
     def figure(self, arm: ArmRuns, name: str) -> Spread | None:
         """Return a figure over all samples of an arm; None where the workload has none."""
@@ -100,7 +103,7 @@ class Report:
         """Return the report as JSON wants it."""
         first = self.arms[0].runs[0].outcome
         return {
-            "workload": self.workload.template,
+            "workload": self.workload,
             "protocol": asdict(self.protocol),
             "machine": self.machine.as_dict(),
             "commit": self.machine.commit,
@@ -116,8 +119,10 @@ class Report:
         figures = {name: self.figure(arm, name) for name, _ in _FIGURES}
         stalls = {name: self.stall(arm, name) for name in self.stalls()}
         return {
-            "settings": list(asdict(arm.settings).values()),
-            "settings_used": list(arm.used),
+            "name": arm.name,
+            "command": arm.arm.template,
+            "settings": None if arm.arm.settings is None else list(asdict(arm.arm.settings).values()),
+            "settings_used": None if arm.used is None else list(arm.used),
             "median": {name: None if spread is None else spread.median for name, spread in figures.items()},
             "spread": {name: _spread_dict(spread) for name, spread in figures.items()},
             "stall_s": {name: None if spread is None else spread.median for name, spread in stalls.items()},
@@ -174,7 +179,8 @@ class Report:
         first = self.arms[0].runs[0].outcome
         about = ", ".join(f"{name} {value}" for name, value in first.runtime.items() if name != "library")
         return [
-            f"workload: {self.workload.template}",
+            *([] if self.workload is None else [f"workload: {self.workload}"]),
+            *(f"arm {arm.name}: {arm.arm.template}" for arm in self.arms if arm.arm.settings is None),
             f"protocol: {protocol.processes} processes an arm in turn, each {protocol.warmups} warm-ups and "
             f"{protocol.samples} samples; medians of {protocol.processes * protocol.samples}",
             f"machine: {self.machine}",
@@ -183,8 +189,8 @@ class Report:
             f"model {first.model}, seed {first.seed}",
             *([f"input {first.workload}"] if first.workload else []),
             f"outputs of all processes are equal: {first.fingerprint}",
-            *(f"arm {arm.name} was clamped to {'/'.join(map(str, arm.used))}" for arm in self.arms
-              if list(arm.used) != list(asdict(arm.settings).values())),
+            *(f"arm {arm.name} was clamped to {used}" for arm in self.arms
+              if arm.used is not None and (used := "/".join(map(str, arm.used))) != arm.name),
         ]
 
     def _columns(self) -> list[str]:

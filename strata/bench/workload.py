@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from strata.bench.errors import InputError
+from strata.bench.arms import Arm, check_command
 from strata.settings import BatchSettings
 
 __all__ = ["BUILT_IN", "Workload"]
@@ -28,8 +27,7 @@ class Workload:
     Attributes
     ----------
     template : str
-        A command line, split as a shell would. ``{settings}`` stands for ``C,S,SC``, ``{warmups}`` and
-        ``{samples}`` for counts, ``{python}`` for this interpreter; other braces are left alone.
+        As `Arm` has it.
     """
 
     template: str
@@ -44,25 +42,10 @@ class Workload:
             A needed place is missing: all arms would be the same, or ignore the protocol.
         """
         template = BUILT_IN.get(text.strip(), text)
-        missing = [place for place in _NEEDED if place not in template]
-        if missing:
-            raise InputError(f"workload is {text!r}: {' or '.join(map(repr, BUILT_IN))} is allowed, or a command line; "
-                             f"that lacks {', '.join(missing)}")
-        try:
-            shlex.split(template)
-        except ValueError as problem:
-            raise InputError(f"workload is {text!r}, which is no command line: {problem}") from None
+        what = f"workload is {text!r} ({' or '.join(map(repr, BUILT_IN))} is allowed, or a command line)"
+        check_command(what, template, _NEEDED)
         return cls(template)
 
-    def command(self, settings: BatchSettings, warmups: int, samples: int) -> list[str]:
-        """Return the arguments of an arm's process."""
-        places = {
-            "{python}": sys.executable,
-            "{settings}": f"{settings.copy_batch},{settings.stage_batch},{settings.stage_copy_batch}",
-            "{warmups}": str(warmups),
-            "{samples}": str(samples),
-        }
-        arguments = shlex.split(self.template)
-        for place, value in places.items():
-            arguments = [argument.replace(place, value) for argument in arguments]
-        return arguments
+    def arms(self, settings: Iterable[BatchSettings]) -> list[Arm]:
+        """Return an arm for each of some settings."""
+        return [Arm.at(one, self.template) for one in settings]

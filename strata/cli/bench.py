@@ -1,4 +1,4 @@
-"""``strata bench``: a workload at some settings against others, in processes of their own."""
+"""``strata bench``: a workload at some settings against others, and against peers, in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strata.bench import BenchError, InputError, NotComparable, Protocol, Workload, bench
+from strata.bench import Arm, BenchError, InputError, NotComparable, Protocol, Workload, bench
 from strata.bench.workload import BUILT_IN
 from strata.cli.arguments import byte_count, positive, settings
 from strata.cli.files import unwritable, write_json, write_whole
@@ -29,15 +29,18 @@ def add_parser(commands: Any) -> None:
     default = Protocol()
     parser = commands.add_parser(
         "bench",
-        help="compare settings: independent processes, medians, memory, counters",
-        description="Runs a workload at 1/1/1 and at 8/16/16, in processes of their own that take turns, and compares "
-        "medians. Exits 0 with a comparison, 1 where a process failed or memory ran short, 2 for bad input and for "
-        "arms that must not be compared: their outputs, models or seeds differ.",
+        help="compare settings, and peers: independent processes, medians, memory, counters",
+        description="Runs a workload at 1/1/1 and at 8/16/16, and peers, in processes of their own that take turns, "
+        "and compares medians. Exits 0 with a comparison, 1 where a process failed or memory ran short, 2 for bad "
+        "input and for arms that must not be compared: their outputs, models or seeds differ.",
     )
     parser.add_argument("--settings", metavar="C,S,SC", type=settings, action="append", default=[],
                         help="one more arm; may be repeated")
     parser.add_argument("--only", action="store_true",
-                        help="only the arms of --settings, the first of which the others are compared with")
+                        help="only the arms of --settings and --peer, the first of which the others are compared with")
+    parser.add_argument("--peer", metavar="NAME=COMMAND", action="append", default=[],
+                        help="one more arm, after those of settings: a command line with {warmups} and {samples} that "
+                        "does the workload's work in another way, and reports NAME as its arm; may be repeated")
     parser.add_argument("--workload", metavar="COMMAND", default="prefill-engine",
                         help=f"{' or '.join(BUILT_IN)}, or a command line with {{settings}}, {{warmups}} and "
                         "{{samples}} that prints one JSON object (default: prefill-engine, run from a checkout)")
@@ -59,7 +62,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; see `strata.cli.main` for the exit status."""
     progress = Progress(sys.stderr)
-    arms = [*(() if arguments.only else _ARMS), *arguments.settings]
+    settings = [*(() if arguments.only else _ARMS), *arguments.settings]
     protocol = Protocol(
         processes=arguments.processes,
         warmups=arguments.warmups,
@@ -72,8 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
             problem = unwritable(f"--{option}", getattr(arguments, option))
             if problem is not None:
                 raise InputError(problem)
+        arms = [*Workload.named(arguments.workload).arms(settings), *map(Arm.peer, arguments.peer)]
         with _ending_on_request():
-            report = bench(Workload.named(arguments.workload), arms, protocol, say=progress)
+            report = bench(arms, protocol, say=progress)
     except (InputError, NotComparable) as error:
         return _complain(progress, error, _BAD_INPUT)
     except BenchError as error:

@@ -15,7 +15,7 @@ FAKE = Path(__file__).parent / "fake_workload.py"
 
 
 class Planned:
-    """A plan for the fake workload, by settings (``"8,16,16"``) or for all of them, and the log of its processes."""
+    """A plan for the fake workload, by settings (``"8,16,16"``), by peer, or for all, and the log of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "plan.json"
@@ -40,8 +40,15 @@ class Planned:
 
     @property
     def command(self) -> str:
+        return self._command("--settings {settings}")
+
+    def peer(self, name: str) -> str:
+        """An argument of ``--peer``."""
+        return f"{name}={self._command('--peer ' + shlex.quote(name))}"
+
+    def _command(self, who: str) -> str:
         self.path.write_text(json.dumps(self.plan))
-        return (f"{{python}} {shlex.quote(str(FAKE))} --plan {shlex.quote(str(self.path))} --settings {{settings}} "
+        return (f"{{python}} {shlex.quote(str(FAKE))} --plan {shlex.quote(str(self.path))} {who} "
                 "--warmups {warmups} --samples {samples}")
 
     def started(self) -> list[list[Any]]:

@@ -17,16 +17,19 @@ _CHILD = "import signal; signal.pause()"
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", required=True)
-    parser.add_argument("--settings", required=True)
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--settings")
+    who.add_argument("--peer")
     parser.add_argument("--warmups", type=int, required=True)
     parser.add_argument("--samples", type=int, required=True)
     arguments = parser.parse_args()
+    called = arguments.settings or arguments.peer
     plan = json.loads(Path(arguments.plan).read_text())
     started = Path(plan["log"])
     with started.open("a") as file:
-        file.write(json.dumps([arguments.settings, arguments.warmups, arguments.samples]) + "\n")
-    number = started.read_text().count(json.dumps(arguments.settings))
-    mine: dict[str, Any] = {**plan["all"], **plan.get(arguments.settings, {})}
+        file.write(json.dumps([called, arguments.warmups, arguments.samples]) + "\n")
+    number = started.read_text().count(json.dumps(called))
+    mine: dict[str, Any] = {**plan["all"], **plan.get(called, {})}
     do = mine.get("do")
     if do == "crash":
         print("the kernel is gone", file=sys.stderr, flush=True)
@@ -42,9 +45,10 @@ def main() -> None:
             fifo.write(f"{os.getpid()} {child.pid}")
         while True:
             signal.pause()
+    arm = arguments.peer or [int(part) for part in called.split(",")]
     walls = mine["walls"][number - 1]
     print(json.dumps({
-        "arm": mine.get("arm", [int(part) for part in arguments.settings.split(",")]),
+        "arm": mine.get("arm", arm),
         "model": mine["model"],
         "seed": mine["seed"],
         "walk": mine.get("walk", "all"),
@@ -55,7 +59,7 @@ def main() -> None:
                 "run_wall_ms": wall,
                 "ttft_ms": wall + 10,
                 "copy_wait_ms": mine["copy_wait"],
-                "stall": {"wait_window": 0.25},
+                "stall": mine.get("stall", {"wait_window": 0.25}),
                 "counters": {**mine["counters"], **({"fences": k} if mine.get("varying") else {})},
             }
             for k, wall in enumerate(walls[: mine.get("samples", arguments.samples)])

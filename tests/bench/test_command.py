@@ -170,7 +170,7 @@ def test_without_psutil_one_readable_error(planned, bench_command, capsys, monke
         (["--workload", "'{settings} {warmups} {samples}"], ["no command line"]),
         (["--workload", "no-such-command-here {settings} {warmups} {samples}"], ["no-such-command-here"]),
         (["--settings", "1,1,1"], ["an arm twice"]),
-        (["--only"], ["settings is empty"]),
+        (["--only"], ["there is no arm"]),
         (["--json", "/no/such/folder/out.json"], ["--json", "/no/such/folder"]),
         (["--markdown", "/"], ["--markdown"]),
     ],

@@ -58,7 +58,7 @@ def test_signals_end_what_was_started(hanging, bench_process, number: int, statu
 
 
 def command(planned) -> list[str]:
-    return Workload.named(planned.command).command(BatchSettings(1, 1, 1), 0, 1)
+    return Workload.named(planned.command).arms([BatchSettings(1, 1, 1)])[0].command(0, 1)
 
 
 def test_watchdog_ends_a_running_process(hanging, monkeypatch: pytest.MonkeyPatch) -> None:
