@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import tempfile
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import strata
+from strata._files import write_json
 from strata.selftest.outcome import Outcome
 
 __all__ = ["Report"]
@@ -89,19 +88,7 @@ class Report:
         OSError
             The file cannot be written; the old one, if any, is as it was.
         """
-        path = Path(path)
-        text = json.dumps(self.as_dict(), indent=2) + "\n"
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's own mode is for the owner alone
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_json(path, self.as_dict())
 
     def __str__(self) -> str:
         """The page."""

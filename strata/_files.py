@@ -1,0 +1,38 @@
+"""Files that reports go to: whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_json", "write_whole"]
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a text file in one step: a reader sees the old file or the whole new one.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; the old one, if any, is as it was.
+    """
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's own mode is for the owner alone
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Write an object as indented JSON; see `write_whole`."""
+    write_whole(path, json.dumps(data, indent=2) + "\n")
