@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from strata._files import write_json, write_whole
 from strata.bench import Arm, BenchError, InputError, NotComparable, Protocol, Workload, bench
 from strata.bench.workload import BUILT_IN
 from strata.cli.arguments import byte_count, positive, settings
-from strata.cli.files import unwritable, write_json, write_whole
+from strata.cli.files import unwritable
 from strata.replay.progress import Progress
 from strata.settings import BatchSettings
 

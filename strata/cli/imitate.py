@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 
 from strata import runtime
-from strata.cli.files import unwritable, write_json
+from strata._files import write_json
+from strata.cli.files import unwritable
 from strata.errors import RuntimeNotFound, StrataError
 from strata.replay import InputError, load_case
 from strata.replay.imitate import derive, imitate, load_recorded
