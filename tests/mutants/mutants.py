@@ -1,0 +1,250 @@
+"""Faults to put into the core, one at a time: a line changed, or moved.
+
+Each breaks a rule of docs/contract.md, and leaves the counters as they are where it can: what must be seen is the
+lost order, not that something was counted less often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MUTANTS", "Edit", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One place in a file.
+
+    Attributes
+    ----------
+    old, new : str
+        Whole lines as they are, and what comes in their place.
+    """
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault of the core.
+
+    Attributes
+    ----------
+    name : str
+    file : str
+        Under ``strata/``.
+    rule : str
+        What it breaks.
+    edits : tuple of Edit
+        More than one where a line moves far.
+    """
+
+    name: str
+    file: str
+    rule: str
+    edits: tuple[Edit, ...]
+
+    @property
+    def module(self) -> str:
+        """The extension module to be built again."""
+        return Path(self.file).stem
+
+    def applied(self, text: str) -> str:
+        """Return the file's text with the fault.
+
+        Raises
+        ------
+        ValueError
+            If some old text is not there exactly once: the core has changed, and the mutant must follow.
+        """
+        for edit in self.edits:
+            found = text.count("\n" + edit.old)
+            if found != 1:
+                raise ValueError(f"mutant {self.name!r}: found {found} times, not once, in strata/{self.file}:\n{edit.old}")
+            text = text.replace("\n" + edit.old, "\n" + edit.new)
+        return text
+
+
+def _line(name: str, file: str, rule: str, old: str, new: str) -> Mutant:
+    return Mutant(name, file, rule, (Edit(old + "\n", new + "\n"),))
+
+
+def _moved(name: str, file: str, rule: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, file, rule, tuple(Edit(old, new) for old, new in edits))
+
+
+_PLANNER, _GPU_RING, _HOST_RING = "_planner.pyx", "_gpu_ring.pyx", "_host_ring.pyx"
+_ISSUER, _PIPELINE = "_issuer.pyx", "_pipeline.pyx"
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Slots.
+    _line(
+        "reuse wait dropped", _PLANNER,
+        "reuse wait: the copy stream waits for the kernels that read the slots before",
+        "    status = _hip.stream_wait_event(ring.copy_stream, event)",
+        "    status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "reuse looks at the terminal slot alone", _PLANNER,
+        "reuse wait: on the most recently recorded `used` among the group's slots",
+        "    cdef uintptr_t event = gpu_ring_latest_use(ring, begin, end)",
+        "    cdef uintptr_t event = gpu_ring_latest_use(ring, end - 1, end)",
+    ),
+    _line(
+        "reuse waits on the neighbour's use", _GPU_RING,
+        "release: `used[i % gpu_ring]` covers the slot's own readers",
+        "    ring.last_use[s] = ring.used[s]",
+        "    ring.last_use[s] = ring.used[(s + 1) % ring.size]",
+    ),
+    _line(
+        "window one slot too wide", _PLANNER,
+        "window: the first copy is submitted only when `e <= consumed + gpu_ring`",
+        "    return group_end <= consumed + ring.size",
+        "    return group_end <= consumed + ring.size + 1",
+    ),
+    _line(
+        "window for the group's first slot alone", _ISSUER,
+        "window: until the *end* of the group fits",
+        "            if not issuer.consumed.wait(end - issuer.ring.size, issuer.control.stop, kForever):",
+        "            if not issuer.consumed.wait(begin + 1 - issuer.ring.size, issuer.control.stop, kForever):",
+    ),
+    _moved(
+        "consumed before used is recorded", _PIPELINE,
+        "release: `used` is recorded, then `consumed = i + 1`",
+        (
+            "    status = gpu_ring_record_used(&p.ring, entry)\n    left = _leave(p, restore)\n",
+            "    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(entry + 1)\n"
+            "    status = gpu_ring_record_used(&p.ring, entry)\n    left = _leave(p, restore)\n",
+        ),
+        (
+            "    p.held[entry % p.ring.size] = 0\n"
+            "    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(entry + 1)\n",
+            "    p.held[entry % p.ring.size] = 0\n",
+        ),
+    ),
+    _line(
+        "begin fence without its wait", _PIPELINE,
+        "begin fence: lent slots are written only behind what is queued on the compute stream",
+        "    status = _hip.stream_wait_event(p.ring.copy_stream, p.fence)",
+        "    status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "begin fence on the new stream instead of the old", _PIPELINE,
+        "begin fence: where the compute stream is another than the last request's, for the old one",
+        "        step = _fence_on(p, p.last_compute_stream)",
+        "        step = _fence_on(p, compute_stream)",
+    ),
+    # Publication.
+    _moved(
+        "copied recorded before the last copy", _ISSUER,
+        "publication: `copied[t]` is recorded behind all copies of the group",
+        (
+            "                if kind == DIRECT:\n",
+            "                if i + 1 == end - extent.first_entry and not _dependency(issuer, begin, end, counters, False):\n"
+            "                    return\n"
+            "                if kind == DIRECT:\n",
+        ),
+        (
+            "        if not _dependency(issuer, begin, end, counters, False):\n",
+            "        if kind == DIRECT and issuer.group_submission and not _dependency(issuer, begin, end, counters, False):\n",
+        ),
+    ),
+    _moved(
+        "published before the record", _ISSUER,
+        "publication: `copied[t]` is recorded, then `issued = e`",
+        (
+            "        if not _dependency(issuer, begin, end, counters, False):\n            return\n"
+            "        _hip.announce_release(&issuer.issued)\n        issuer.issued.advance(end)\n",
+            "        _hip.announce_release(&issuer.issued)\n        issuer.issued.advance(end)\n"
+            "        if not _dependency(issuer, begin, end, counters, False):\n            return\n",
+        ),
+    ),
+    _line(
+        "a group with a failed call is published", _ISSUER,
+        "publication: a group with a failed copy or record is never published",
+        "    return False\n\n\ncdef bint _dependency(Issuer* issuer, int64_t begin, int64_t end, KindCounters* counters,",
+        "    return True\n\n\ncdef bint _dependency(Issuer* issuer, int64_t begin, int64_t end, KindCounters* counters,",
+    ),
+    _line(
+        "acquire waits on the entry's own slot", _PIPELINE,
+        "acquire: the compute stream waits on `copied[t]` of the terminal",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[slot])",
+    ),
+    _line(
+        "acquire without its wait", _PIPELINE,
+        "acquire: the compute stream waits on `copied[t]`",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])",
+        "    status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "a direct group one longer than its batch", _PLANNER,
+        "groups: never longer than its batch",
+        "            limit = min(min(limits.copy_batch, limits.gpu_ring - slot), n - i)",
+        "            limit = min(min(limits.copy_batch + 1, limits.gpu_ring - slot), n - i)",
+    ),
+    # Host buffers.
+    _line(
+        "buffer released at issue", _HOST_RING,
+        "host ring: `dma_done` must have *completed*; that the copy was issued is not enough",
+        "    status = _hip.event_synchronize(ring.dma_done[(end - 1) % ring.size])",
+        "    status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "an ownership group counts as issued one too early", _HOST_RING,
+        "host ring: the group must have been issued to its end",
+        "    ring.dma_published.advance(end)",
+        "    ring.dma_published.advance(end + ring.stage_batch)",
+    ),
+    _moved(
+        "ready before the bytes are gathered", _HOST_RING,
+        "a staged entry is copied once a worker has gathered it",
+        (
+            "    if not _gather(ring, worker.extent, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n"
+            "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n",
+            "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n"
+            "    if not _gather(ring, worker.extent, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n",
+        ),
+    ),
+    _line(
+        "gaps between segments keep another expert's bytes", _HOST_RING,
+        "copies: bytes of the slot between the segments of a staged entry are zeros",
+        "        memset(<void*>buffer, 0, span)",
+        "        pass",
+    ),
+    _line(
+        "fence skipped", _HOST_RING,
+        "host ring: at the end, `dma_done` is recorded for what was submitted: one fence",
+        "            status = _hip.event_record(ring.dma_done[(end - 1) % ring.size], ring.stream)",
+        "            status = _hip.HIP_SUCCESS",
+    ),
+    # Ends.
+    _line(
+        "abort without draining the copy stream", _ISSUER,
+        "failures: sources stay alive until the copy stream was drained",
+        "    if issuer.dirty.load(memory_order_relaxed) == 0:",
+        "    if issuer.dirty.load(memory_order_relaxed) == 0 or issuer.control.stop.load(memory_order_acquire):",
+    ),
+    _line(
+        "finish without draining the copy stream", _PIPELINE,
+        "ends: nothing reads a source or writes a slot any more",
+        "    status = _hip.stream_query(p.ring.copy_stream)",
+        "    status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "abort without a record for held slots", _PIPELINE,
+        "ends: slots that the engine holds get their `used` record",
+        "        status = gpu_ring_record_used(&p.ring, entry)",
+        "        status = _hip.HIP_SUCCESS",
+    ),
+    _line(
+        "close without waiting for the last readers", _ISSUER,
+        "ends: owned slots are freed once their last use has completed",
+        "            issuer.finish_status = gpu_ring_wait_uses(issuer.ring)",
+        "            issuer.finish_status = _hip.HIP_SUCCESS",
+    ),
+)
