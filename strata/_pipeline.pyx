@@ -38,25 +38,32 @@ cdef int _failed(Pipeline* p, int call, int status, int64_t entry=-1) noexcept n
 
 # --- the calling thread's device ------------------------------------------------------------------------
 
-cdef int _enter(Pipeline* p, int* restore) noexcept nogil:
-    """Make the streamer's device current; `restore` gets the engine's own, or -1. `p.call` says what failed."""
+cdef int _enter(Pipeline* p, int* restore, int* call) noexcept nogil:
+    """Make the streamer's device current; `restore` gets the engine's own, or -1, and `call` what failed."""
     cdef int device = -1
     cdef int status
     restore[0] = -1
     if not p.switch_device:
         return _hip.HIP_SUCCESS
-    p.call = _hip.CALL_GET_DEVICE
+    call[0] = _hip.CALL_GET_DEVICE
     status = _hip.get_device(&device)
     if status != _hip.HIP_SUCCESS or device == p.device:
         return status
-    p.call = _hip.CALL_SET_DEVICE
+    call[0] = _hip.CALL_SET_DEVICE
     status = _hip.set_device(p.device)
     if status == _hip.HIP_SUCCESS:
         restore[0] = device
     return status
 
 
-cdef int _leave(Pipeline* p, int device) noexcept nogil:
+cdef void _enter_at_end(Pipeline* p, int* restore) noexcept nogil:
+    """As `_enter`, where there is nobody to hear of a failure: what comes next goes well on another device, too."""
+    cdef int call = 0
+    if _enter(p, restore, &call) != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
+
+
+cdef int _leave(int device) noexcept nogil:
     """Give the engine's thread its device back. Tried twice: it must not go on with another one unknown."""
     cdef int status
     if device < 0:
@@ -65,7 +72,6 @@ cdef int _leave(Pipeline* p, int device) noexcept nogil:
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
         status = _hip.set_device(device)
-        p.call = _hip.CALL_SET_DEVICE
     return status
 
 
@@ -76,12 +82,13 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
                        bint own_slots) noexcept nogil:
     """Allocate and start everything. After a failure, `pipeline_close` frees what was made."""
     cdef int restore, step
-    cdef int status = _enter(p, &restore)
+    cdef int call = 0
+    cdef int status = _enter(p, &restore, &call)
     p.issuer.exited.store(1, memory_order_relaxed)     # until it is started
     if status != _hip.HIP_SUCCESS:
-        return _failed(p, p.call, status)
+        return _failed(p, call, status)
     step = _open(p, gpu_ring, slot_bytes, copy_stream, make_copy, compute_stream, make_compute, own_slots)
-    status = _leave(p, restore)
+    status = _leave(restore)
     if step != STEP_OK:
         return step
     if status != _hip.HIP_SUCCESS:
@@ -174,7 +181,7 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
         p.issuer.thread.detach()
         host_ring_delete(p.host, True)
         return STEP_HUNG
-    _enter(p, &restore)
+    _enter_at_end(p, &restore)
     host_ring_delete(p.host, False)
     p.host = NULL
     _free_chain(p.extents)
@@ -189,7 +196,7 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
         _hip.stream_destroy(p.ring.copy_stream)
     if p.owns_compute_stream:
         _hip.stream_destroy(p.home_compute_stream)
-    if _leave(p, restore) != _hip.HIP_SUCCESS:
+    if _leave(restore) != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
     free(p.held)
     free(p.issuer.batch_dsts)
@@ -268,15 +275,16 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
                         uintptr_t compute_stream) noexcept nogil:
     """Begin a request: reset, the slots, the begin fence. Nothing is left behind by a failure."""
     cdef int restore, step, status
+    cdef int call = 0
     if p.broken:
         return STEP_HUNG
     clear_counters(&p.counters)
     control_reset(&p.control)
-    status = _enter(p, &restore)
+    status = _enter(p, &restore, &call)
     if status != _hip.HIP_SUCCESS:
-        return _failed(p, p.call, status)
+        return _failed(p, call, status)
     step = _begin_fence(p, lent_slots, compute_stream)
-    status = _leave(p, restore)
+    status = _leave(restore)
     if step != STEP_OK:
         return step
     if status != _hip.HIP_SUCCESS:
@@ -340,7 +348,7 @@ cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t comput
 
 cdef int _need_host_ring(Pipeline* p) noexcept nogil:
     """Host ring, buffers and workers, at the first staged entry."""
-    cdef int status, restore
+    cdef int status, restore, left
     cdef int call = 0
     if p.host == NULL:
         p.host = host_ring_new(p.host_ring_size, p.ring.slot_bytes, p.n_workers, p.device, &p.control, &p.counters)
@@ -353,12 +361,13 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
         p.issuer.host = p.host
         host_ring_begin(p.host, p.limits.stage_batch, p.timing)
     if not p.host.allocated:
-        status = _enter(p, &restore)
+        status = _enter(p, &restore, &call)
         if status != _hip.HIP_SUCCESS:
-            return _failed(p, p.call, status)
+            return _failed(p, call, status)
         status = host_ring_allocate(p.host, &call)
-        if _leave(p, restore) != _hip.HIP_SUCCESS and status == _hip.HIP_SUCCESS:
-            return _failed(p, _hip.CALL_SET_DEVICE, _hip.HIP_INVALID_VALUE)
+        left = _leave(restore)
+        if left != _hip.HIP_SUCCESS and status == _hip.HIP_SUCCESS:
+            return _failed(p, _hip.CALL_SET_DEVICE, left)
         if status != _hip.HIP_SUCCESS:
             p.wanted = <size_t>(p.host.size * p.host.buffer_bytes)
             if call == _hip.CALL_HOST_MALLOC:
@@ -504,6 +513,7 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
     cdef int64_t began = 0
     cdef Extent* extent
     cdef int status, restore, left
+    cdef int call = 0
     cdef int step = _ready(p)
     if step != STEP_OK:
         return step
@@ -512,12 +522,12 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
     slot = entry % p.ring.size
     if p.timing:
         began = now_ns()
-    status = _enter(p, &restore)
+    status = _enter(p, &restore, &call)
     if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, p.call, status, entry)
+        return _engine_failed(p, call, status, entry)
     _hip.announce_label(entry, slot, entry // p.ring.size)
     status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])
-    left = _leave(p, restore)
+    left = _leave(restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
@@ -541,15 +551,16 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
 cdef int _consume(Pipeline* p, int64_t entry) noexcept nogil:
     """Record the entry's `used`, then tell the issuer."""
     cdef int status, restore, left
+    cdef int call = 0
     cdef int64_t began = 0
     if p.timing:
         began = now_ns()
-    status = _enter(p, &restore)
+    status = _enter(p, &restore, &call)
     if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, p.call, status, entry)
+        return _engine_failed(p, call, status, entry)
     _hip.announce_label(entry, entry % p.ring.size, entry // p.ring.size)
     status = gpu_ring_record_used(&p.ring, entry)
-    left = _leave(p, restore)
+    left = _leave(restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
@@ -732,7 +743,7 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
     if p.broken:
         p.running = False
         return step
-    _enter(p, &restore)          # an event's record names its stream: it goes well on another device, too
+    _enter_at_end(p, &restore)   # an event's record names its stream
     status = _hip.HIP_SUCCESS
     for entry in range(p.issuer.consumed.get(), p.acquired):
         if p.held[entry % p.ring.size] != 1:
@@ -748,7 +759,7 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
         if _hip.stream_synchronize(p.ring.compute_stream) != _hip.HIP_SUCCESS:
             _hip.clear_last_error()
             p.broken = True
-    if _leave(p, restore) != _hip.HIP_SUCCESS:
+    if _leave(restore) != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
     _forget_request(p)
     return STEP_OK

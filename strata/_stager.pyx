@@ -257,13 +257,15 @@ cdef class StagerCore:
             with nogil:
                 host_ring_finish(ring, &call, patience)
                 broken = ring.broken
+            states = worker_states(ring)
+            with nogil:
                 host_ring_delete(ring, broken)
             if broken:
                 _hip.abandon(self.copies)
                 self.station = NULL
                 self.copies = None
-                raise StrataError("closing a broken stager: its buffers, events and threads are left as they are on "
-                                  "purpose")
+                raise StrataError(f"closing a broken stager: {'; '.join(states) or 'no worker is busy'}; its buffers, "
+                                  "events and threads are left as they are on purpose")
         self.copies = None
         if self.station != NULL:
             free(self.station.extent.job_entries)
