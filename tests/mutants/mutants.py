@@ -6,6 +6,7 @@ lost order, not that something was counted less often.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +61,11 @@ class Mutant:
             If some old text is not there exactly once: the core has changed, and the mutant must follow.
         """
         for edit in self.edits:
-            found = text.count("\n" + edit.old)
-            if found != 1:
-                raise ValueError(f"mutant {self.name!r}: found {found} times, not once, in strata/{self.file}:\n{edit.old}")
-            text = text.replace("\n" + edit.old, "\n" + edit.new)
+            found = [match.start() for match in re.finditer(f"^{re.escape(edit.old)}", text, re.MULTILINE)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"mutant {self.name!r}: found {len(found)} times, not once, in strata/{self.file}:\n{edit.old}")
+            text = text[: found[0]] + edit.new + text[found[0] + len(edit.old) :]
         return text
 
 

@@ -21,7 +21,7 @@ def test_the_line_is_there_once(mutant: Mutant) -> None:
 
 
 def test_a_line_that_is_gone_is_told() -> None:
-    for text in ("", "\na\na\n"):
+    for text in ("", "a\na\n", "aa\n"):
         with pytest.raises(ValueError, match=r"mutant 'm': found [02] times, not once, in strata/_x.pyx:\na"):
             Mutant("m", "_x.pyx", "r", (Edit("a\n", "b\n"),)).applied(text)
 
