@@ -116,9 +116,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "consumed before used is recorded", _PIPELINE,
         "release: `used` is recorded, then `consumed = i + 1`",
         (
-            "    status = gpu_ring_record_used(&p.ring, entry)\n    left = _leave(p, restore)\n",
+            "    status = gpu_ring_record_used(&p.ring, entry)\n",
             "    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(entry + 1)\n"
-            "    status = gpu_ring_record_used(&p.ring, entry)\n    left = _leave(p, restore)\n",
+            "    status = gpu_ring_record_used(&p.ring, entry)\n",
         ),
         (
             "    p.held[entry % p.ring.size] = 0\n"
