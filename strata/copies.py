@@ -7,11 +7,28 @@ are private and read-only, so that native threads may read them without the GIL 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+from strata._buffers import ask_runtime, host_memory
+from strata._copy_rows import (
+    INT64_MAX,
+    UINT64_MAX,
+    back_to_back,
+    bools,
+    check_ends,
+    check_overlaps,
+    check_sources,
+    converted,
+    indices_of,
+    integer_rows,
+    place_of,
+    staged_entries,
+    starts_of,
+)
 
 __all__ = ["ExpertCopies"]
 
@@ -20,9 +37,6 @@ _UInt64 = npt.NDArray[np.uint64]
 _UInt8 = npt.NDArray[np.uint8]
 _Bool = npt.NDArray[np.bool_]
 _Rows = list[int] | npt.NDArray[Any]
-
-_INT64_MAX = 2**63 - 1
-_UINT64_MAX = 2**64 - 1
 
 
 class ExpertCopies:
@@ -93,12 +107,12 @@ class ExpertCopies:
         offsets: Sequence[int] | npt.NDArray[Any] | None = None,
         entry_starts: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> None:
-        address_rows = _rows("addresses", addresses)
+        address_rows = integer_rows("addresses", addresses)
         segments = len(address_rows)
-        byte_rows = _rows("nbytes", nbytes, segments)
-        pinned_rows = _bools("pinned", pinned, segments, "a segment")
-        offset_rows = None if offsets is None else _rows("offsets", offsets, segments)
-        starts = _starts(entry_starts, segments)
+        byte_rows = integer_rows("nbytes", nbytes, segments)
+        pinned_rows = bools("pinned", pinned, segments, "a segment")
+        offset_rows = None if offsets is None else integer_rows("offsets", offsets, segments)
+        starts = starts_of(entry_starts, segments)
         self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, ())
 
     def _build(
@@ -113,24 +127,24 @@ class ExpertCopies:
         """Convert, check and take the rows; their types and lengths are right already."""
 
         def place(segment: int) -> str:
-            return _place(starts, segment)
+            return place_of(starts, segment)
 
-        where = _converted("addresses", addresses, np.uint64, _UINT64_MAX, place)
-        size = _converted("nbytes", nbytes, np.int64, _INT64_MAX, place)
-        _check_sources(where, size, place)
+        where = converted("addresses", addresses, np.uint64, UINT64_MAX, place)
+        size = converted("nbytes", nbytes, np.int64, INT64_MAX, place)
+        check_sources(where, size, place)
         one_each = len(starts) == len(size) + 1 and bool((starts[1:] > starts[:-1]).all())
         if offsets is not None:
-            offset = _converted("offsets", offsets, np.int64, _INT64_MAX, place)
-            _check_ends(offset, size, place)
+            offset = converted("offsets", offsets, np.int64, INT64_MAX, place)
+            check_ends(offset, size, place)
             if not one_each:
-                _check_overlaps(offset, size, starts)
+                check_overlaps(offset, size, starts)
         elif one_each:
             offset = np.zeros(len(size), np.int64)
         else:
-            offset = _back_to_back(size, starts)
+            offset = back_to_back(size, starts)
         if pinned is None:
-            pinned = _ask_runtime(where, size)
-        self._set(where, size, offset, starts, _staged(size, pinned, starts, one_each), owners)
+            pinned = ask_runtime(where, size)
+        self._set(where, size, offset, starts, staged_entries(size, pinned, starts, one_each), owners)
 
     def _set(
         self,
@@ -187,16 +201,16 @@ class ExpertCopies:
         for entry, item in enumerate(items):
             if isinstance(item, (list, tuple)):
                 for segment, source in enumerate(item):
-                    address, size = _source(source, f"items[{entry}][{segment}]", owners)
+                    address, size = host_memory(source, f"items[{entry}][{segment}]", owners)
                     addresses.append(address)
                     nbytes.append(size)
             else:
-                address, size = _source(item, f"items[{entry}]", owners)
+                address, size = host_memory(item, f"items[{entry}]", owners)
                 addresses.append(address)
                 nbytes.append(size)
             starts.append(len(addresses))
         start_row = np.array(starts, np.int64)
-        pinned_rows = _bools("pinned", pinned, len(starts) - 1, "an item")
+        pinned_rows = bools("pinned", pinned, len(starts) - 1, "an item")
         if isinstance(pinned_rows, np.ndarray):
             pinned_rows = np.repeat(pinned_rows, np.diff(start_row))
         self = cls.__new__(cls)
@@ -266,7 +280,7 @@ class ExpertCopies:
         """
         if isinstance(indices, np.ndarray):
             indices = np.ascontiguousarray(indices) if indices.ndim == 1 else indices
-        picked = _indices(_rows("indices", indices), len(self))
+        picked = indices_of(integer_rows("indices", indices), len(self))
         starts = self._entry_starts
         counts = starts[picked + 1] - starts[picked]
         taken = np.zeros(len(picked) + 1, np.int64)
@@ -363,8 +377,8 @@ class ExpertCopies:
             first = operator.index(first_job)
         except TypeError:
             raise TypeError(f"first_job is a {type(first_job).__name__}: an integer is needed") from None
-        if not 0 <= first <= _INT64_MAX - len(self):
-            raise ValueError(f"first_job is {first}: 0 to {_INT64_MAX - len(self)} is allowed")
+        if not 0 <= first <= INT64_MAX - len(self):
+            raise ValueError(f"first_job is {first}: 0 to {INT64_MAX - len(self)} is allowed")
         numbers = np.cumsum(self._staged, dtype=np.int64)
         numbers += first - 1
         numbers[self._staged == 0] = -1
@@ -390,284 +404,3 @@ class ExpertCopies:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("ExpertCopies cannot be pickled or copied: its addresses hold in this process alone")
-
-
-# Arguments: types and shapes.
-
-
-def _rows(name: str, value: Any, length: int | None = None) -> _Rows:
-    """`value` as a list of Python ints or a one-dimensional, contiguous, native integer array."""
-    rows: _Rows
-    if isinstance(value, (list, tuple, range)):
-        kinds = set(map(type, value))
-        for kind in kinds:
-            if issubclass(kind, (bool, np.bool_)) or not issubclass(kind, (int, np.integer)):
-                raise TypeError(f"{name} holds a {kind.__name__}: integers are needed")
-        rows = list(value) if kinds <= {int} else [int(number) for number in value]
-    else:
-        rows = _array(name, value, "iu", "integers")
-    if length is not None and len(rows) != length:
-        raise ValueError(f"{name} has {len(rows)} elements: {length} are needed, as many as addresses")
-    return rows
-
-
-def _array(name: str, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
-    array = np.asarray(value)
-    if array.dtype.kind not in kinds:
-        raise TypeError(f"{name} has dtype {array.dtype}: {wanted} are needed")
-    if not array.dtype.isnative:
-        raise TypeError(f"{name} has dtype {array.dtype.str}: native byte order is needed")
-    if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}: one dimension is needed")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} has strides {array.strides}: a C-contiguous array is needed")
-    return array
-
-
-def _bools(name: str, value: Any, length: int, each: str) -> bool | _Bool | None:
-    if value is None or isinstance(value, (bool, np.bool_)):
-        return None if value is None else bool(value)
-    if isinstance(value, (list, tuple)):
-        for kind in set(map(type, value)):
-            if not issubclass(kind, (bool, np.bool_)):
-                raise TypeError(f"{name} holds a {kind.__name__}: bools are needed")
-        array = np.array(value, np.bool_)
-    else:
-        array = _array(name, value, "b", "None, a bool or bools")
-    if len(array) != length:
-        raise ValueError(f"{name} has {len(array)} elements: {length} are needed, one {each}")
-    return array
-
-
-def _converted(
-    name: str, rows: _Rows, dtype: type[Any], most: int, place: Callable[[int], str]
-) -> npt.NDArray[Any]:
-    """A private copy of `rows` as `dtype`, each value from 0 to `most`; `place` names a row in errors."""
-    if len(rows) == 0:
-        return np.empty(0, dtype)
-    if isinstance(rows, list):
-        if min(rows) < 0 or max(rows) > most:
-            index = next(i for i, number in enumerate(rows) if not 0 <= number <= most)
-            raise ValueError(f"{name} is {rows[index]} at {place(index)}: 0 to {most} is allowed")
-    elif int(rows.min()) < 0 or int(rows.max()) > most:
-        index = int(np.argmax((rows < 0) | (rows > most)))
-        raise ValueError(f"{name} is {int(rows[index])} at {place(index)}: 0 to {most} is allowed")
-    return np.array(rows, dtype)
-
-
-def _starts(value: Any, segments: int) -> _Int64:
-    """(entries + 1,) int64 from the argument `entry_starts`."""
-    if value is None:
-        return np.arange(segments + 1, dtype=np.int64)
-    rows = _rows("entry_starts", value)
-    starts = np.empty(len(rows) + 1, np.int64)
-    starts[:-1] = _converted("entry_starts", rows, np.int64, segments, lambda index: f"entry {index}")
-    starts[-1] = segments
-    if starts[0] != 0:
-        if len(rows) == 0:
-            raise ValueError(f"entry_starts is empty: {segments} segments belong to no entry")
-        raise ValueError(f"entry_starts is {starts[0]} at entry 0: 0 is needed")
-    falls = starts[1:] < starts[:-1]
-    if falls.any():
-        index = int(np.argmax(falls)) + 1
-        raise ValueError(
-            f"entry_starts is {starts[index]} at entry {index}, below the {starts[index - 1]} before it: "
-            "it may never decrease"
-        )
-    return starts
-
-
-def _indices(rows: _Rows, entries: int) -> _Int64:
-    if len(rows) == 0:
-        return np.empty(0, np.int64)
-    edges = (min(rows), max(rows)) if isinstance(rows, list) else (int(rows.min()), int(rows.max()))
-    for edge in edges:
-        if not 0 <= edge < entries:
-            allowed = f"0 to {entries - 1} is allowed" if entries else "the list has no entries"
-            raise IndexError(f"indices holds {edge}: {allowed}")
-    return np.array(rows, np.int64)
-
-
-# Checks of the values.
-
-
-def _located(starts: _Int64, segment: int) -> tuple[int, int]:
-    """(entry, which of the entry's segments) of a segment."""
-    entry = int(np.searchsorted(starts, segment, side="right")) - 1
-    return entry, segment - int(starts[entry])
-
-
-def _place(starts: _Int64, segment: int) -> str:
-    """Name a segment in a message."""
-    entry, number = _located(starts, segment)
-    return f"entry {entry}, segment {number}"
-
-
-def _check_sources(addresses: _UInt64, nbytes: _Int64, place: Callable[[int], str]) -> None:
-    null = (addresses == 0) & (nbytes > 0)
-    if null.any():
-        index = int(np.argmax(null))
-        raise ValueError(f"addresses is 0 at {place(index)}, with nbytes {nbytes[index]}: not null is needed")
-    wraps = addresses + nbytes.view(np.uint64) < addresses
-    if wraps.any():
-        index = int(np.argmax(wraps))
-        raise ValueError(
-            f"addresses is {addresses[index]:#x} at {place(index)}, with nbytes {nbytes[index]}: "
-            "an end below 2**64 is needed"
-        )
-
-
-def _back_to_back(nbytes: _Int64, starts: _Int64) -> _Int64:
-    """Offsets of segments that follow one another in their entry, from 0."""
-    ends = np.cumsum(nbytes.view(np.uint64))
-    # The sum over the list may wrap; within an entry the first end that an int64 cannot hold is still below
-    # 2**64, as each step is below 2**63, so it is seen here.
-    begins = np.concatenate([np.zeros(1, np.uint64), ends])[starts[:-1]]
-    ends -= np.repeat(begins, np.diff(starts))
-    if len(ends) and int(ends.max()) > _INT64_MAX:
-        index = int(np.argmax(ends > np.uint64(_INT64_MAX)))
-        raise ValueError(
-            f"nbytes is {nbytes[index]} at {_place(starts, index)}: the entry's segments, back to back, "
-            f"end beyond {_INT64_MAX}"
-        )
-    offsets = ends.view(np.int64)
-    offsets -= nbytes
-    return offsets
-
-
-def _check_ends(offsets: _Int64, nbytes: _Int64, place: Callable[[int], str]) -> None:
-    beyond = offsets > _INT64_MAX - nbytes
-    if beyond.any():
-        index = int(np.argmax(beyond))
-        raise ValueError(
-            f"offsets is {offsets[index]} at {place(index)}, with nbytes {nbytes[index]}: "
-            f"an end of at most {_INT64_MAX} is allowed"
-        )
-
-
-def _check_overlaps(offsets: _Int64, nbytes: _Int64, starts: _Int64) -> None:
-    # Empty segments overlap nothing. The others overlap somewhere only if two neighbours by offset do.
-    rows = np.flatnonzero(nbytes)
-    entries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[rows]
-    overlaps = _neighbours_overlap(offsets[rows], nbytes[rows], entries)
-    if overlaps.any():  # or the segments are merely not in the order of their offsets
-        order = np.lexsort((offsets[rows], entries))
-        rows = rows[order]
-        overlaps = _neighbours_overlap(offsets[rows], nbytes[rows], entries[order])
-    if overlaps.any():
-        index = int(np.argmax(overlaps))
-        first, second = int(rows[index]), int(rows[index + 1])
-        raise ValueError(
-            f"offsets is {offsets[second]} at {_place(starts, second)}, but segment "
-            f"{_located(starts, first)[1]} takes {offsets[first]} to {offsets[first] + nbytes[first] - 1}: "
-            "segments may not overlap"
-        )
-
-
-def _neighbours_overlap(offsets: _Int64, nbytes: _Int64, entries: _Int64) -> _Bool:
-    overlaps: _Bool = (offsets[1:] < offsets[:-1] + nbytes[:-1]) & (entries[1:] == entries[:-1])
-    return overlaps
-
-
-# Where memory lies.
-
-
-def _ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
-    """(segments,) bool: whether the runtime knows the segment as pinned; True for empty ones, unasked."""
-    asked = np.flatnonzero(nbytes)
-    if len(asked) == 0:
-        return True
-    from . import _hip, runtime  # here, so that a list with known places needs no runtime
-
-    runtime.ensure()
-    is_pinned = _hip.range_is_pinned
-    pinned = np.ones(len(nbytes), np.bool_)
-    pinned[asked] = [
-        is_pinned(address, size)
-        for address, size in zip(addresses[asked].tolist(), nbytes[asked].tolist(), strict=True)
-    ]
-    return pinned
-
-
-def _staged(nbytes: _Int64, pinned: bool | _Bool, starts: _Int64, one_each: bool) -> _UInt8:
-    """(entries,) uint8: 1 where a segment with bytes is pageable."""
-    staged = np.zeros(len(starts) - 1, np.uint8)
-    if pinned is True:
-        return staged
-    pageable = nbytes > 0
-    pageable &= np.logical_not(pinned)
-    if one_each:
-        return pageable.view(np.uint8)
-    staged[np.searchsorted(starts, np.flatnonzero(pageable), side="right") - 1] = 1
-    return staged
-
-
-def _source(source: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
-    """(address, bytes) of a buffer, which `owners` (id -> object) keeps from then on."""
-    if isinstance(source, np.ndarray):
-        return _array_source(source, name, owners)
-    if hasattr(source, "data_ptr") and hasattr(source, "device"):
-        return _tensor_source(source, name, owners)
-    if isinstance(source, np.generic):
-        raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
-    try:
-        view = memoryview(source)
-    except TypeError:
-        if hasattr(source, "__cuda_array_interface__"):
-            raise TypeError(
-                f"{name} ({type(source).__name__}) is device memory: sources are host memory"
-            ) from None
-        if hasattr(source, "__array_interface__"):
-            return _array_source(np.asarray(source), name, owners)
-        raise TypeError(
-            f"{name} is a {type(source).__name__}: a C-contiguous buffer (or a list or tuple of them) "
-            "is needed"
-        ) from None
-    if not view.c_contiguous:
-        raise ValueError(f"{name} has strides {view.strides}, shape {view.shape}: C-contiguous is needed")
-    if "O" in view.format:
-        raise TypeError(f"{name} holds Python objects: bytes are needed")
-    if view.nbytes == 0:
-        return 0, 0
-    # One export an object; of a memoryview, which its owner may release, one of our own each time.
-    owners.setdefault(id(view if isinstance(source, memoryview) else source), view)
-    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]), view.nbytes
-
-
-def _array_source(array: npt.NDArray[Any], name: str, owners: dict[int, object]) -> tuple[int, int]:
-    if array.dtype.hasobject:
-        raise TypeError(f"{name} holds Python objects (dtype {array.dtype}): bytes are needed")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} has strides {array.strides}, shape {array.shape}: C-contiguous is needed")
-    if array.nbytes == 0:
-        return 0, 0
-    # Keep the array that holds the memory, once, rather than each view of it.
-    root = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    if id(root) not in owners:
-        owners[id(root)] = root
-        if root.base is not None:  # a foreign buffer; an array over one does not always keep it exported
-            try:
-                owners[id(root.base)] = memoryview(root.base)
-            except TypeError:
-                pass  # no buffer but an owner of memory, which the array keeps alive
-            except ValueError as error:
-                kind = type(root.base).__name__
-                raise ValueError(f"{name} lies in a {kind} that gives no memory: {error}") from None
-    return int(array.__array_interface__["data"][0]), array.nbytes
-
-
-def _tensor_source(tensor: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
-    """(address, bytes) of a tensor in the manner of PyTorch, without importing it."""
-    place = getattr(tensor.device, "type", tensor.device)
-    if place != "cpu":
-        raise TypeError(f"{name} is a tensor on device {place}: sources are host memory")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is a tensor that is not contiguous: a C-contiguous one is needed")
-    nbytes = tensor.numel() * tensor.element_size()
-    if nbytes == 0:
-        return 0, 0
-    kept = tensor.detach()  # holds the storage, and no graph
-    owners[id(kept)] = kept
-    return int(kept.data_ptr()), nbytes
