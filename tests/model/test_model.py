@@ -36,4 +36,4 @@ def test_the_model(machine: type[Machine]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200, method="thread")
 def test_the_model_for_longer(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(COMMON, max_examples=900, stateful_step_count=60))
+    run_state_machine_as_test(machine, settings=settings(COMMON, max_examples=400, stateful_step_count=60))
