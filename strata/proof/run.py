@@ -165,7 +165,7 @@ def _by_harness() -> Iterator[None]:
 @contextlib.contextmanager
 def _threads_called(name: str) -> Iterator[None]:
     """Native threads that are started in here have this name: they inherit the starting thread's."""
-    own = _COMM.read_text()
+    own = _COMM.read_text().rstrip("\n")
     _COMM.write_text(name)
     try:
         yield
