@@ -17,13 +17,14 @@ case $kind in
   thread)
     flags="-fsanitize=thread -g -O1 -fno-omit-frame-pointer"
     preload=$("${CC:-gcc}" -print-file-name=libtsan.so)
-    export TSAN_OPTIONS="exitcode=66 halt_on_error=1 suppressions=$root/tests/tsan.supp ${TSAN_OPTIONS:-}"
+    export TSAN_OPTIONS="exitcode=66 halt_on_error=1 allocator_may_return_null=1 log_path=$work/report suppressions=$root/tests/tsan.supp ${TSAN_OPTIONS:-}"
     ;;
   address)
     flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1 -fno-omit-frame-pointer"
     preload="$("${CC:-gcc}" -print-file-name=libasan.so) $("${CC:-gcc}" -print-file-name=libubsan.so)"
     # The interpreter never frees all it has: leaks are watched by the tests' live-object counters instead.
-    export ASAN_OPTIONS="detect_leaks=0 ${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1 ${UBSAN_OPTIONS:-}"
+    export ASAN_OPTIONS="detect_leaks=0 allocator_may_return_null=1 log_path=$work/report ${ASAN_OPTIONS:-}"
+    export UBSAN_OPTIONS="print_stacktrace=1 log_path=$work/report ${UBSAN_OPTIONS:-}"
     ;;
   *) echo "unknown sanitizer: $kind (thread or address)" >&2; exit 2 ;;
 esac
@@ -40,4 +41,11 @@ rm -rf strata                     # the tests must find the built package
 if [ $# -eq 0 ]; then
   set -- python -m pytest -q -p no:cacheprovider -m "not slow" tests/streamer tests/stager tests/proof tests/software_runtime
 fi
-LD_PRELOAD="$preload" "$@"
+# Reports go to files: pytest keeps what a process writes, and what it kept ends with it.
+status=0
+LD_PRELOAD="$preload" "$@" || status=$?
+if compgen -G "$work/report*" >/dev/null; then
+  cat "$work"/report* >&2
+  [ "$status" -ne 0 ] || status=1
+fi
+exit "$status"

@@ -205,7 +205,8 @@ def test_totals_are_the_sum_of_the_requests() -> None:
         for seed in range(3):
             total += stream_all(streamer, material("ddsse", NBYTES, seed))
             assert streamer.counters == total
-        with streamer.begin(material("dd", NBYTES).copies) as request:
+        last = material("dd", NBYTES)
+        with streamer.begin(last.copies) as request:
             request.acquire().release()
             assert streamer.counters.used_records == total.used_records + 1
             request.skip()
