@@ -14,6 +14,7 @@ from strata._files import write_json, write_whole
 from strata.bench import Arm, BenchError, InputError, NotComparable, Protocol, Workload, bench
 from strata.bench.workload import BUILT_IN
 from strata.cli.arguments import byte_count, positive, settings
+from strata.cli.complaints import complain
 from strata.cli.files import unwritable
 from strata.replay.progress import Progress
 from strata.settings import BatchSettings
@@ -80,9 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
         with _ending_on_request():
             report = bench(arms, protocol, say=progress)
     except (InputError, NotComparable) as error:
-        return _complain(progress, error, _BAD_INPUT)
+        return complain("bench", progress, error, _BAD_INPUT)
     except BenchError as error:
-        return _complain(progress, error, _FAILED)
+        return complain("bench", progress, error, _FAILED)
     finally:
         progress.clear()
     print(report)
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json is not None:
             write_json(arguments.json, report.as_dict())
     except OSError as error:
-        return _complain(progress, error, _FAILED)
+        return complain("bench", progress, error, _FAILED)
     return _OK
 
 
@@ -117,9 +118,3 @@ def _count(text: str) -> int:
     if text.strip() == "0":
         return 0
     return positive(text)
-
-
-def _complain(progress: Progress, problem: BaseException, status: int) -> int:
-    progress.clear()
-    print(f"strata bench: error: {' '.join(str(problem).split())}", file=sys.stderr)
-    return status

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from strata import runtime
 from strata._files import write_json
+from strata.cli.complaints import complain
 from strata.cli.files import unwritable
 from strata.errors import RuntimeNotFound, StrataError
 from strata.replay import InputError, load_case
@@ -18,10 +18,8 @@ __all__ = ["run"]
 
 _OK, _FAILED, _BAD_INPUT = 0, 1, 2
 
-Complain = Callable[[Progress, BaseException, int], int]
 
-
-def run(arguments: argparse.Namespace, progress: Progress, complain: Complain) -> int:
+def run(arguments: argparse.Namespace, progress: Progress) -> int:
     """Run the imitation with the arguments of ``strata replay``; exit status as there."""
     try:
         problem = _refused(arguments)
@@ -34,9 +32,9 @@ def run(arguments: argparse.Namespace, progress: Progress, complain: Complain) -
         arms = imitate(case, costs, recorded, arguments.settings, repeat=arguments.repeat or 1,
                        say=progress)
     except (InputError, RuntimeNotFound) as error:
-        return complain(progress, error, _BAD_INPUT)
+        return complain("replay", progress, error, _BAD_INPUT)
     except (StrataError, MemoryError) as error:
-        return complain(progress, error, _FAILED)
+        return complain("replay", progress, error, _FAILED)
     finally:
         progress.clear()
     report = ImitationReport(arguments.imitate, case, costs, arms)
@@ -45,7 +43,7 @@ def run(arguments: argparse.Namespace, progress: Progress, complain: Complain) -
         try:
             write_json(arguments.json, report.as_dict())
         except OSError as error:
-            return complain(progress, error, _FAILED)
+            return complain("replay", progress, error, _FAILED)
     return _OK if report.ok else _FAILED
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from strata import runtime
 from strata.cli import imitate
 from strata.cli.arguments import byte_count, positive, settings
+from strata.cli.complaints import complain
+from strata.cli.files import unwritable
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.replay import InputError, load_case, replay
 from strata.replay.imitate import PLATFORMS
@@ -55,10 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; see `strata.cli.main` for the exit status."""
     progress = Progress(sys.stderr)
     if arguments.imitate is not None:
-        return imitate.run(arguments, progress, _complain)
+        return imitate.run(arguments, progress)
     try:
         case = load_case(arguments.case)
-        _check_writable(arguments.json)
+        if (refused := unwritable("--json", arguments.json)) is not None:
+            raise InputError(refused)
         pool = arguments.pool or 2**30
         if pool < case.expert_bytes:
             raise InputError(
@@ -77,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
             say=progress,
         )
     except (InputError, RuntimeNotFound, SettingsError) as problem:
-        return _complain(progress, problem, _BAD_INPUT)
+        return complain("replay", progress, problem, _BAD_INPUT)
     except (StrataError, MemoryError) as problem:
-        return _complain(progress, problem, _FAILED)
+        return complain("replay", progress, problem, _FAILED)
     finally:
         progress.clear()
     print(report)
@@ -87,23 +88,5 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             report.write(arguments.json)
         except OSError as problem:
-            return _complain(progress, problem, _FAILED)
+            return complain("replay", progress, problem, _FAILED)
     return _OK if report.ok else _FAILED
-
-
-def _check_writable(path: str | None) -> None:
-    """Refuse a place for the report before the work, not after it."""
-    if path is None:
-        return
-    folder = Path(path).parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"--json is {path!r}; the folder {str(folder)!r} cannot be written to")
-    if Path(path).is_dir():
-        raise InputError(f"--json is {path!r}, which is a folder; a file is wanted")
-
-
-def _complain(progress: Progress, problem: BaseException, status: int) -> int:
-    progress.clear()
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    print(f"strata replay: error: {text}", file=sys.stderr)
-    return status

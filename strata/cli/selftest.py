@@ -9,10 +9,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from strata import runtime
+from strata.cli.complaints import complain
+from strata.cli.files import unwritable
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.replay.progress import Progress
 from strata.runtime import _libraries
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     seed = secrets.randbelow(2**32) if arguments.seed is None else arguments.seed
     began = time.perf_counter()
     try:
-        _check_writable(arguments.json)
+        if (refused := unwritable("--json", arguments.json)) is not None:
+            raise _InputError(refused)
         name = _runtime(arguments.runtime)
         schedules = _schedules(name, arguments.schedule)
         if arguments.in_process:
@@ -65,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             found = run_in_processes(runtime=name, schedules=schedules, seed=seed, quick=arguments.quick, say=progress)
     except (_InputError, RuntimeNotFound, SettingsError, Unusable) as problem:
-        return _complain(progress, problem, _BAD_INPUT)
+        return complain("selftest", progress, problem, _BAD_INPUT)
     except (StrataError, MemoryError) as problem:
-        return _complain(progress, problem, _FAILED)
+        return complain("selftest", progress, problem, _FAILED)
     finally:
         progress.clear()
     report = Report(
@@ -83,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             report.write(arguments.json)
         except OSError as problem:
-            return _complain(progress, problem, _FAILED)
+            return complain("selftest", progress, problem, _FAILED)
     return _OK if report.ok else _FAILED
 
 
@@ -134,21 +136,3 @@ def _command(arguments: argparse.Namespace, name: str, seed: int) -> str:
     if arguments.in_process:
         words.append("--in-process")
     return shlex.join(words)
-
-
-def _check_writable(path: str | None) -> None:
-    """Refuse a place for the report before the work, not after it."""
-    if path is None:
-        return
-    folder = Path(path).parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise _InputError(f"--json is {path!r}; the folder {str(folder)!r} cannot be written to")
-    if Path(path).is_dir():
-        raise _InputError(f"--json is {path!r}, which is a folder; a file is wanted")
-
-
-def _complain(progress: Progress, problem: BaseException, status: int) -> int:
-    progress.clear()
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    print(f"strata selftest: error: {text}", file=sys.stderr)
-    return status
