@@ -58,6 +58,7 @@ def test_full(tmp_path: Path) -> None:
         of = {o["fixture"]: o for o in data["outcomes"] if o["schedule"] == schedule}
         assert of["ownership"]["cases"] >= 1020
         assert of["copy groups"]["generations"] >= 216
+        assert of["aborts"]["cases"] >= 100
         assert all(o["failures"] == o["findings"] == o["fence_errors"] == 0 for o in of.values())
     assert "1,040 cases" in done.stdout
     assert f"seed      {data['seed']}" in done.stdout
