@@ -39,7 +39,7 @@ def read_pids(planned) -> list[int]:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("stubborn", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_signals_end_what_was_started(hanging, bench_process, number: int, status: int, stubborn: bool) -> None:
     hanging.set("all", stubborn=stubborn)
     bench = subprocess.Popen(bench_process(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -77,6 +77,7 @@ def test_watchdog_ends_a_running_process(hanging, monkeypatch: pytest.MonkeyPatc
     assert watch.max_working_set > 0
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended(hanging) -> None:
     pids: list[int] = []
     reader = threading.Thread(target=lambda: pids.extend(read_pids(hanging)), daemon=True)

@@ -160,10 +160,11 @@ say("end")
     assert out[3:] == ["64", "end"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        pytest.param(name, how, marks=[] if (name, how) == (COPY, "") else pytest.mark.slow)
+        (name, how)
         for name in CASES
         for how in ("", "streamer.close()", "del request, streamer", "sys.exit(3)", "raise Trouble")
         if how == "" or name in (COPY, WORKER)
