@@ -21,13 +21,16 @@ from strata.errors import StallError, StrataError
 DRIVER_TIMEOUT_S = 30.0
 
 
+_LONGEST_S = 2**62
+
+
 def check_timeout(name, value):
     """Seconds from 0, as a float."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} is {value!r}; a number of seconds is wanted")
     if not value >= 0:
         raise ValueError(f"{name} is {value!r}; it must be at least 0 seconds")
-    return float(value)
+    return float(min(value, _LONGEST_S))        # an int may be larger than any float
 
 
 _KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
@@ -78,7 +81,8 @@ cdef class StreamerCore:
         self.gpu_ring = gpu_ring
         self.host_ring = host_ring
         memset(self.totals, 0, sizeof(self.totals))
-        self.stall_ns = 0 if stall_timeout is None else nanoseconds(stall_timeout)
+        # 0 means that there is none: the shortest is a nanosecond.
+        self.stall_ns = 0 if stall_timeout is None else max(1, nanoseconds(stall_timeout))
         _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
         self.p = pipeline_new()
         if self.p == NULL:
@@ -99,7 +103,8 @@ cdef class StreamerCore:
             self.close()
 
     def _driver_timeout(self):
-        return int(DRIVER_TIMEOUT_S * 1e9) if self.stall_ns == 0 else min(self.stall_ns, int(DRIVER_TIMEOUT_S * 1e9))
+        # A tear-down waits for kernels, too, and what it gives up is lost: never sooner than a stall is one.
+        return max(self.stall_ns, int(DRIVER_TIMEOUT_S * 1e9))
 
     cdef int check_open(self) except -1:
         _hip.check_usable()

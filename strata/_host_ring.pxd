@@ -49,6 +49,7 @@ cdef struct HostRing:
     int64_t generation
     atomic[int64_t] available   # jobs below this exist
     atomic[int64_t] claimed     # jobs below this were claimed
+    atomic[int64_t] chunks      # of source bytes gathered so far: a sign of life
     Watermark* ready            # per buffer: job + 1
     Watermark dma_published     # jobs below this lie in ownership groups whose dma_done is recorded
     # Submission side: one thread.

@@ -464,5 +464,6 @@ cdef bint _gather(HostRing* ring, const Extent* extent, int64_t index, uintptr_t
             memcpy(<void*>(buffer + <uintptr_t>(extent.offsets[s] + done)),
                    <const void*>(<uintptr_t>extent.addresses[s] + <uintptr_t>done), n)
             done += n
+            ring.chunks.fetch_add(1)
     _hip.announce_write(buffer, span)
     return True

@@ -37,6 +37,9 @@ cdef struct Issuer:
     # Outcome of the last COMMAND_FINISH.
     int finish_status
     int finish_call
+    # Frees what the streamer owns, as the last command: each of its calls may wait for the device.
+    void (*dispose)(void* owner) noexcept nogil
+    void* owner
     # For whoever asks what it is doing.
     atomic[int] state
     atomic[int] call

@@ -60,6 +60,7 @@ cdef void _issuer_main(void* argument) noexcept nogil:
             issuer.call.store(_hip.CALL_EVENT_SYNCHRONIZE, memory_order_relaxed)
             issuer.finish_call = _hip.CALL_EVENT_SYNCHRONIZE
             issuer.finish_status = gpu_ring_wait_uses(issuer.ring)
+            issuer.dispose(issuer.owner)
         issuer.state.store(ISSUER_PARKED, memory_order_relaxed)
         done += 1
         _hip.announce_release(&issuer.done)

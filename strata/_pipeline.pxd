@@ -4,6 +4,7 @@ Everything here is called from one thread, the engine's, but `pipeline_cancel`. 
 the GIL; each returns a `Step`.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libcpp.atomic cimport atomic
 
 from strata._control cimport Control
 from strata._counters cimport CounterBlock
@@ -68,6 +69,9 @@ cdef struct Pipeline:
     int64_t failed_entry
     size_t wanted
     bint broken
+    # At the end: who takes care of what the streamer owns, and of the host ring that it had.
+    atomic[int] fate             # 0 open, 1 it is freed, 2 it is left to the device for good
+    HostRing* leaving_host
     int64_t driver_timeout_ns    # how long a strata thread may stay in one call during a tear-down
 
 cdef Pipeline* pipeline_new() noexcept nogil

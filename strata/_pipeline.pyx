@@ -6,7 +6,7 @@ another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who m
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_order_release
+from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip
 from strata._control cimport (WHO_ENGINE, WHO_ISSUER, control_cancel, control_fail, control_reset, control_stop,
@@ -23,6 +23,8 @@ from strata._threads cimport destroy, kForever, make, now_ns
 cdef enum:
     SLOT_ALIGNMENT = 256
     MAX_SEGMENTS_OF_BATCH = 4096
+    FATE_FREED = 1
+    FATE_LEFT = 2
 
 
 cdef Pipeline* pipeline_new() noexcept nogil:
@@ -156,6 +158,36 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     return STEP_OK
 
 
+cdef bint _decides(Pipeline* p, int fate) noexcept nogil:
+    """Whether it is this call that settles what becomes of the streamer's own: freed, or left to the device."""
+    cdef int none = 0
+    return p.fate.compare_exchange_strong(none, fate, memory_order_acq_rel)
+
+
+cdef void _dispose(void* owner) noexcept nogil:
+    """Give back what the streamer owns on the device. On the issuer's thread where there is one: hipFree and others
+    wait for the device, and a device that never comes back must not keep the engine's thread."""
+    cdef Pipeline* p = <Pipeline*>owner
+    if not _decides(p, FATE_FREED):
+        return
+    p.issuer.call.store(_hip.CALL_HOST_FREE, memory_order_relaxed)
+    host_ring_delete(p.leaving_host, False)
+    p.issuer.call.store(_hip.CALL_EVENT_DESTROY, memory_order_relaxed)
+    if p.fence != 0:
+        _hip.event_destroy(p.fence)
+    if p.ring.addresses != NULL:
+        gpu_ring_clear(&p.ring)
+    p.issuer.call.store(_hip.CALL_FREE, memory_order_relaxed)
+    if p.owned_slots != 0:
+        _hip.device_free(p.owned_slots)
+    p.issuer.call.store(_hip.CALL_STREAM_DESTROY, memory_order_relaxed)
+    if p.owns_copy_stream:
+        _hip.stream_destroy(p.ring.copy_stream)
+    if p.owns_compute_stream:
+        _hip.stream_destroy(p.home_compute_stream)
+    _hip.clear_last_error()
+
+
 cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
     """End the request, wait for the last use of owned slots, end the threads, free everything.
 
@@ -166,7 +198,11 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
     p.driver_timeout_ns = timeout_ns
     if p.running:
         pipeline_abort(p)               # what it could not end leaves `broken`
+    p.leaving_host = p.host
     if not p.issuer.exited.load(memory_order_acquire) and not p.broken:
+        p.issuer.dispose = _dispose
+        p.issuer.owner = p
+        p.host = NULL                   # from here on the issuer's to free: nobody looks at its progress
         quit = _new_command(COMMAND_QUIT)
         if quit == NULL or _run_command(p, quit) != STEP_OK:
             p.broken = True
@@ -179,25 +215,17 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
         p.issuer.thread.join()
     if p.broken:
         p.issuer.thread.detach()
-        host_ring_delete(p.host, True)
+        if _decides(p, FATE_LEFT):
+            host_ring_delete(p.leaving_host, True)
         return STEP_HUNG
-    _enter_at_end(p, &restore)
-    host_ring_delete(p.host, False)
+    if p.fate.load(memory_order_acquire) == 0:          # set-up has failed before there was an issuer
+        _enter_at_end(p, &restore)
+        _dispose(p)
+        if _leave(restore) != _hip.HIP_SUCCESS:
+            _hip.clear_last_error()
     p.host = NULL
     _free_chain(p.extents)
     p.extents = NULL
-    if p.fence != 0:
-        _hip.event_destroy(p.fence)
-    if p.ring.addresses != NULL:
-        gpu_ring_clear(&p.ring)
-    if p.owned_slots != 0:
-        _hip.device_free(p.owned_slots)
-    if p.owns_copy_stream:
-        _hip.stream_destroy(p.ring.copy_stream)
-    if p.owns_compute_stream:
-        _hip.stream_destroy(p.home_compute_stream)
-    if _leave(restore) != _hip.HIP_SUCCESS:
-        _hip.clear_last_error()
     free(p.held)
     free(p.issuer.batch_dsts)
     free(p.issuer.batch_srcs)
@@ -263,7 +291,7 @@ cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil:
     sum += p.counters.host_reuse_waits.load(memory_order_relaxed)
     sum += p.counters.dma_done_records.load(memory_order_relaxed)
     if p.host != NULL:
-        sum += p.host.claimed.load(memory_order_relaxed)
+        sum += p.host.claimed.load(memory_order_relaxed) + p.host.chunks.load(memory_order_relaxed)
         for b in range(p.host.size):
             sum += p.host.ready[b].get()
     return sum

@@ -18,6 +18,7 @@ cdef class Request:
     cdef object __weakref__
 
     cdef Pipeline* pipeline(self) except NULL
+    cdef int _let_handlers_run(self) except -1
 
 
 cdef class Slot:

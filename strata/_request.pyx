@@ -441,13 +441,19 @@ cdef class Request:
             with nogil:
                 pipeline_wait_published(p, slice_ns)
             core.busy = False
-            PyErr_CheckSignals()
+            self._let_handlers_run()
             now = now_ns()
             if p.issuer.exited.load(memory_order_acquire):
                 p.broken = True
                 raise StrataError(f"entry {target - 1} will never be published: {core.thread_states()}")
             if core.stall_ns and p.issuer.issued.get() < target:
                 core.watch_stall(&progress, &moved, f"entry {target - 1} was not published")
+
+    cdef int _let_handlers_run(self) except -1:
+        """Signal handlers may end the request, or close the streamer: then the call that waits ends, too."""
+        PyErr_CheckSignals()
+        self.pipeline()
+        return 0
 
     def _raise(self, int step):
         """End the request where the step demands it, and raise what the engine must know."""
@@ -572,7 +578,9 @@ cdef class Slot:
                 step = pipeline_slot_arrived(p, self.entry)
             core.busy = False
             pause = min(pause + pause // 2, 1000000)
-            PyErr_CheckSignals()
+            request._let_handlers_run()
+            if self.request is None:
+                raise StrataError(f"slot {self.slot} (entry {self.entry}) was released meanwhile")
             if core.stall_ns and step == STEP_BUSY:
                 core.watch_stall(&progress, &moved, f"the bytes of entry {self.entry} have not arrived")
         if step != STEP_OK:

@@ -7,12 +7,13 @@ from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 import logging
 
 from strata cimport _hip
-from strata._control cimport Control, control_reset
+from strata._control cimport WHO_ENGINE, Control, control_fail, control_reset
 from strata._counters cimport CounterBlock, clear_counters
 from strata._extent cimport Extent
 from strata._host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                 host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
                                 host_ring_submitted, host_ring_wait_ready, worker_states)
+from strata._planner cimport ownership_end
 from strata._threads cimport destroy, make
 
 from strata import _core
@@ -141,12 +142,17 @@ cdef class StagerCore:
     def wait(self, int64_t job, timeout):
         """Address of the job's buffer once its bytes lie there."""
         cdef bint there
+        cdef int64_t before
         self._check_job(job)
         if job < self.ring.submitted:
             raise ValueError(f"job {job} was submitted before; the next one is {self.ring.submitted}")
-        if job >= self.ring.submitted + self.host_ring:
-            raise StrataError(f"job {job} cannot be ready before job {job - self.host_ring} is submitted: "
-                              f"the ring has {self.host_ring} buffers")
+        if job >= self.host_ring:
+            # The job that had the buffer before must be submitted, and its ownership group to its end.
+            before = ownership_end(self.host_ring, self.ring.stage_batch, job - self.host_ring,
+                                   self.station.extent.n_jobs) - 1
+            if before >= self.ring.submitted:
+                raise StrataError(f"job {job} cannot be ready before job {before} is submitted: "
+                                  f"the ring has {self.host_ring} buffers")
         there = self.ring.ready[job % self.host_ring].get() >= job + 1
         if there:
             there = host_ring_wait_ready(self.ring, job, 0)
@@ -159,6 +165,7 @@ cdef class StagerCore:
             if left is not None:
                 left -= SLICE_NS
             PyErr_CheckSignals()
+            self._check_job(job)            # a signal handler may have finished the request, or closed the stager
         return host_ring_buffer(self.ring, job)
 
     cdef bint _slice(self, int64_t job, int64_t nanoseconds):
@@ -197,6 +204,9 @@ cdef class StagerCore:
         self.stream_known = True
         status = host_ring_submitted(self.ring, job, stream)
         if status != _hip.HIP_SUCCESS:
+            # Without the record nobody can tell when the buffers of its group are free: the request is over.
+            control_fail(&self.station.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status,
+                         self.station.extent.job_entries[job], -1)
             _hip.raise_status(_hip.CALL_EVENT_RECORD, status, self.station.extent.job_entries[job])
 
     def finish(self):

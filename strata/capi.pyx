@@ -1,5 +1,5 @@
 """strata for engines in Cython; see capi.pxd, which is the interface."""
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
 from strata._pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
@@ -73,7 +73,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
                 const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
                 int64_t n_entries) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
-    cdef int64_t i, s
+    cdef int64_t i, s, k
     if n_entries < 0:
         return STRATA_INVALID
     if n_entries == 0:
@@ -85,8 +85,12 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
             return STRATA_INVALID
         for s in range(entry_starts[i], entry_starts[i + 1]):
             if (nbytes[s] < 0 or offsets[s] < 0 or (nbytes[s] > 0 and addresses[s] == 0)
-                    or offsets[s] > p.ring.slot_bytes - nbytes[s]):
+                    or offsets[s] > p.ring.slot_bytes - nbytes[s]
+                    or (nbytes[s] > 0 and addresses[s] > UINT64_MAX - <uint64_t>nbytes[s] + 1)):
                 return STRATA_INVALID
+            for k in range(entry_starts[i], s):         # a handful: gate, up and down
+                if offsets[k] < offsets[s] + nbytes[s] and offsets[s] < offsets[k] + nbytes[k]:
+                    return STRATA_INVALID
     return pipeline_extend(p, addresses, nbytes, offsets, entry_starts, staged, n_entries, True)
 
 
@@ -116,15 +120,20 @@ cdef int _check(const strata_limits* limits) noexcept nogil:
 
 cdef int plan_groups(const strata_limits* limits, const int64_t* jobs, int64_t n, int64_t first_entry,
                      int64_t* ends) noexcept nogil:
+    cdef int64_t i
     if _check(limits) != STRATA_OK or n < 0 or first_entry < 0:
         return STRATA_INVALID
+    for i in range(n):
+        if jobs[i] < -1:
+            return STRATA_INVALID
     plan_copy_groups(<const PlanLimits*>limits, jobs, n, first_entry, ends, NULL)
     return STRATA_OK
 
 
 cdef int plan_ownership_end(const strata_limits* limits, int64_t job, int64_t jobs_end,
                             int64_t* end) noexcept nogil:
-    if _check(limits) != STRATA_OK or job < 0 or job >= jobs_end:
+    # Beyond that the end of a turn of the ring may be no int64 any more.
+    if _check(limits) != STRATA_OK or job < 0 or job >= jobs_end or job > INT64_MAX - limits.host_ring:
         return STRATA_INVALID
     end[0] = ownership_end(limits.host_ring, limits.stage_batch, job, jobs_end)
     return STRATA_OK

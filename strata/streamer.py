@@ -120,6 +120,11 @@ class ExpertStreamer:
         if slots is not None and compute_stream is None:
             raise ValueError("compute_stream is None with lent slots: the copies must wait for the kernels that "
                              "read the slots, so the stream that they run on is wanted")
+        if slots is not None and not isinstance(slots, np.ndarray):
+            try:
+                slots = list(slots)
+            except TypeError:
+                raise TypeError(f"slots is {slots!r}; a sequence of device addresses (int) is wanted") from None
         name = runtime.ensure()
         _hip.last_error()  # refuses a forked child before anything is asked of HIP
         self._device = _device(device, slots, copy_stream, compute_stream)
@@ -398,7 +403,7 @@ def _device(device: int | None, slots: object, copy_stream: int | None, compute_
         elif chosen != where:
             raise ValueError(f"{name} belongs to device {where}, and {source} says {chosen}")
     if chosen is None and slots is not None:
-        first = next(iter(slots), None)  # type: ignore[call-overload]
+        first = slots[0] if np.ndim(slots) == 1 and len(slots) else None  # type: ignore[arg-type, index]
         if isinstance(first, (int, np.integer)) and int(first) > 0:
             kind, where = _hip.memory_type(int(first))
             if kind in (2, 3):

@@ -135,7 +135,7 @@ def test_the_process_ends_in_peace(name, tmp_path):
     )
     package = Path(strata.__file__).parent  # the child takes the package that is tested here
     done = subprocess.run(
-        [sys.executable, "-W", "ignore:.*fork:DeprecationWarning", "-c", script],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
         capture_output=True,
         text=True,
         timeout=60,

@@ -63,7 +63,7 @@ def run_client(build_stub: Callable[[str], pathlib.Path]) -> Callable[..., Any]:
             **environment,
         }
         done = subprocess.run(
-            [sys.executable, "-c", "from client import *\n" + textwrap.dedent(script)],
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", "from client import *\n" + textwrap.dedent(script)],
             env=env,
             capture_output=True,
             text=True,

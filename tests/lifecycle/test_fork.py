@@ -215,7 +215,7 @@ if __name__ == "__main__":
 """
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore:.*fork.*:DeprecationWarning", str(program)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
         env=environment(STRATA_HIP_RUNTIME="software"),
         capture_output=True,
         text=True,

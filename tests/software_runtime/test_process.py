@@ -23,7 +23,7 @@ hip = Hip()
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(p for p in (*sys.path, str(Path.cwd()), str(ROOT)) if p)
     return subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + textwrap.dedent(script)],
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,

@@ -67,7 +67,7 @@ def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **
     """Run a script to its end. One that does not end within the timeout fails the test."""
     done = subprocess.run(
         # A process with threads that forks is what some scripts are about; Python 3.12 warns of it.
-        [sys.executable, "-W", "ignore:.*fork.*:DeprecationWarning", "-c", source(script, prologue)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source(script, prologue)],
         env=environment(**changes),
         capture_output=True,
         cwd=tempfile.gettempdir(),  # not the checkout: the installed package is meant
