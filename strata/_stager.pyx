@@ -144,6 +144,7 @@ cdef class StagerCore:
         cdef bint there
         cdef int64_t before
         self._check_job(job)
+        self._raise_failure()
         if job < self.ring.submitted:
             raise ValueError(f"job {job} was submitted before; the next one is {self.ring.submitted}")
         if job >= self.host_ring:

@@ -103,6 +103,13 @@ def test_extends_with_copied_arrays(consumer, sources):
         one = np.array([sources[0].ctypes.data], dtype=np.uint64)
         assert consumer.extend(request, one, np.array([1025]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
         assert consumer.extend(request, one * 0, np.array([8]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
+        two = np.array([0, 2], dtype=np.int64)
+        both = np.repeat(one, 2)
+        for places, status in (([0, 7], INVALID), ([8, 4], INVALID), ([8, 0], OK)):
+            assert consumer.extend(request, both, np.full(2, 8), np.array(places), two, np.zeros(1, np.uint8)) == status
+        beyond = np.array([2**64 - 4], dtype=np.uint64)
+        assert consumer.extend(request, beyond, np.array([8]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
+        request.acquire().release()
         request.finish()
 
 

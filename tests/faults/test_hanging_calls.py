@@ -30,6 +30,8 @@ def verdict(problem):
 
 control.thread_role("engine")
 starting("issuer")
+from strata import _core
+_core.DRIVER_TIMEOUT_S = 0.3
 batches = strata.BatchSettings(2, 2, 2)
 streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=3, workers=1, settings=batches, stall_timeout=0.3)
 starting("worker")

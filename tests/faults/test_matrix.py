@@ -241,14 +241,14 @@ def strike(name: str, window: str, status: int, chosen: slice) -> None:
 #: What strata calls: where a new one is missing, so is a case of it.
 CALLS = {
     ENGINE: {
-        "hipEventCreateWithFlags", "hipEventDestroy", "hipEventQuery", "hipEventRecord", "hipFree", "hipGetDevice",
-        "hipGetDeviceCount", "hipHostFree", "hipHostMalloc", "hipMalloc", "hipMemGetInfo", "hipPeekAtLastError",
-        "hipPointerGetAttributes", "hipSetDevice", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamGetDevice",
-        "hipStreamQuery", "hipStreamWaitEvent",
+        "hipEventCreateWithFlags", "hipEventQuery", "hipEventRecord", "hipGetDevice", "hipGetDeviceCount",
+        "hipHostMalloc", "hipMalloc", "hipMemGetInfo", "hipPeekAtLastError", "hipPointerGetAttributes", "hipSetDevice",
+        "hipStreamCreateWithFlags", "hipStreamGetDevice", "hipStreamQuery", "hipStreamWaitEvent",
     },
     ISSUER: {
-        "hipEventRecord", "hipEventSynchronize", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipSetDevice",
-        "hipStreamSynchronize", "hipStreamWaitEvent",
+        "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipFree", "hipGetLastError", "hipHostFree",
+        "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipSetDevice", "hipStreamDestroy", "hipStreamSynchronize",
+        "hipStreamWaitEvent",
     },
     WORKER: {"hipEventSynchronize", "hipSetDevice"},
 }

@@ -92,7 +92,7 @@ def test_jobs_and_streams_out_of_line(make_engine) -> None:
                 stager.submitted(job, engine.stream)  # type: ignore[arg-type]
         # Too far ahead: its buffer comes free only when the caller submits an older job.
         for job in (2, 4):
-            words = f"job {job} cannot be ready before job {job - 2} is submitted"
+            words = f"job {job} cannot be ready before job {job - 1} is submitted"  # the group is 2 long
             with pytest.raises(strata.StrataError, match=words):
                 stager.wait(job)
         stager.wait(1)  # within the ring: in any order, and more than once

@@ -269,11 +269,37 @@ def test_a_record_that_fails_is_raised_and_fenced(make_engine, software) -> None
         software.inject("hipEventRecord", 1, status=400)
         address = stager.wait(1)
         engine.copy(1, address, each.extent(1))
-        with pytest.raises(strata.HipError, match=r"hipEventRecord failed .* at entry 1"):
+        failed = pytest.raises(strata.HipError, match=r"hipEventRecord failed .* at entry 1")
+        with failed:
             stager.submitted(1, engine.stream)
-        stager.finish()
+        # Nobody could tell when its buffer is free: the request is over, and says why each time.
+        with failed:
+            stager.wait(2)
+        with failed:
+            stager.submitted(2, engine.stream)
+        with failed:
+            stager.finish()
         assert (stager.counters.dma_done_records, stager.counters.fences, stager.counters.fence_errors) == (1, 1, 0)
         assert wrong(engine, each, 2) == 0
+
+
+def test_no_buffer_is_filled_again_behind_a_record_that_failed(make_engine, software) -> None:
+    """The next job's record must not speak for it: the DMA of job 0 reads late."""
+    each = material("s" * 4, NBYTES)
+    engine = make_engine(4)
+    with strata.HostStager(NBYTES, host_ring=2, workers=1) as stager:
+        stager.start(each.copies)
+        with software.hold(engine.stream):
+            engine.copy(0, stager.wait(0), each.extent(0))
+            software.inject("hipEventRecord", 1, status=2)
+            with pytest.raises(strata.HipError, match="at entry 0"):
+                stager.submitted(0, engine.stream)
+            for call in (lambda: stager.submitted(1, engine.stream), lambda: stager.wait(2)):
+                with pytest.raises(strata.HipError, match="at entry 0"):
+                    call()
+        with pytest.raises(strata.HipError, match="at entry 0"):
+            stager.finish()
+        assert wrong(engine, each, 1) == 0
 
 
 def test_a_fence_that_fails_is_replaced_by_a_synchronization(make_engine, software) -> None:

@@ -437,3 +437,13 @@ def test_a_small_device_gives_a_small_ring(software) -> None:
     software.configure(device_memory=2**20)
     with strata.ExpertStreamer(2**15) as streamer:
         assert streamer.gpu_ring == 8  # a quarter of 32
+
+
+def test_lent_slots_may_come_from_a_generator(software) -> None:
+    with strata.ExpertStreamer(64, gpu_ring=5) as lender:
+        kernels = lender.compute_stream
+        with strata.ExpertStreamer(64, slots=(slot for slot in lender.slots), compute_stream=kernels) as streamer:
+            assert list(streamer.slots) == list(lender.slots)
+        for slots in (5, np.uint64(5)):
+            with pytest.raises(TypeError, match=r"slots is .*5.*; a sequence of device addresses"):
+                strata.ExpertStreamer(64, slots=slots, compute_stream=kernels)  # type: ignore[arg-type]
