@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, null_runtime, show
+from benchmarks.measuring import Row, null_runtime, show, takes_nothing
 from benchmarks.native import load
 
 N = 100_000
@@ -44,6 +44,7 @@ def measure(consume: Callable[[strata.Request], object], streamer: strata.Expert
 
 def main() -> None:
     """Measure and print."""
+    takes_nothing(__doc__)
     null_runtime()
     loops = load()
     weights = strata.pinned_empty((N, NBYTES), np.uint8)

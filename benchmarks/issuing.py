@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, median_ns, null_runtime, show
+from benchmarks.measuring import Row, median_ns, null_runtime, show, takes_nothing
 from benchmarks.native import load
 from strata import _hip
 
@@ -20,6 +20,7 @@ ARMS = (strata.BatchSettings(1, 1, 1), strata.BatchSettings(8, 16, 16))
 
 def main() -> None:
     """Measure and print."""
+    takes_nothing(__doc__)
     null_runtime()
     loops = load()
     weights = strata.pinned_empty((N, NBYTES), np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import strata
 from strata.runtime.software import control
 
-__all__ = ["Row", "median_ns", "null_runtime", "show"]
+__all__ = ["Row", "median_ns", "null_runtime", "show", "takes_nothing"]
 
 #: What was measured, the number with its unit, the target ("" where there is none), whether it was met.
 Row = tuple[str, str, str, bool | None]
@@ -24,6 +25,12 @@ def median_ns(function: Callable[[], object], repeat: int = 5) -> float:
         function()
         samples.append(time.perf_counter_ns() - began)
     return statistics.median(samples)
+
+
+def takes_nothing(description: str | None) -> None:
+    """Read a command line without arguments: ``--help``, and an error for whatever else stands there."""
+    argparse.ArgumentParser(description=description, epilog="Runs on the software runtime. A target that is missed is "
+                            "printed as such; the exit status is 0: these machines are shared.").parse_args()
 
 
 def null_runtime() -> None:

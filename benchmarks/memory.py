@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 
 import strata
-from benchmarks.measuring import Row, null_runtime, show
+from benchmarks.measuring import Row, null_runtime, show, takes_nothing
 
 N = 4_000_000
 NBYTES = 16
@@ -35,6 +35,7 @@ def measure(streamer: strata.ExpertStreamer, address: int, pinned: bool) -> tupl
 
 def main() -> None:
     """Measure and print."""
+    takes_nothing(__doc__)
     null_runtime()
     weights = strata.pinned_empty(NBYTES, np.uint8)
     rows: list[Row] = []

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 import strata
-from benchmarks.measuring import Row, median_ns, show
+from benchmarks.measuring import Row, median_ns, show, takes_nothing
 from benchmarks.native import load
 from tests.planner.oracle import oracle_ends
 
@@ -25,6 +25,7 @@ def mixed_jobs(n: int) -> npt.NDArray[np.int64]:
 
 def main() -> None:
     """Measure and print."""
+    takes_nothing(__doc__)
     plan = load().plan
     limits = (GPU_RING, HOST_RING, SETTINGS.copy_batch, SETTINGS.stage_batch, SETTINGS.stage_copy_batch)
     rows: list[Row] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, median_ns, null_runtime, show
+from benchmarks.measuring import Row, median_ns, null_runtime, show, takes_nothing
 from strata.runtime.software import control
 
 LAYERS, EXPERTS = 48, 40
@@ -40,6 +40,7 @@ def by_layers(nbytes: int, distinct: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print."""
+    takes_nothing(__doc__)
     null_runtime()
     rows: list[Row] = []
     with strata.ExpertStreamer(64, gpu_ring=96, timing=False) as streamer:

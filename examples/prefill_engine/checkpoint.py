@@ -153,7 +153,10 @@ def open_checkpoint(model: ModelConfig, path: Path | None = None) -> Checkpoint:
     """
     path = default_path(model) if path is None else path
     if not path.exists():
-        _write(model, path)
+        try:
+            _write(model, path)
+        except OSError as problem:
+            raise InputError(f"the checkpoint {path} cannot be written: {problem}") from None
     checkpoint = Checkpoint(path)
     wanted, found = model.as_dict(), checkpoint.model.as_dict()
     other = [f"{name} {found[name]} (asked for: {wanted[name]})" for name in wanted if wanted[name] != found[name]]

@@ -19,7 +19,7 @@ def byte_count(text: str) -> int:
     unit = match and _UNITS.get(match[2].upper())
     if match is None or unit is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of bytes: an integer, optionally with KiB, MiB or GiB, is wanted")
+            f"{text!r} is no number of bytes: an integer, optionally with KiB, MiB, GiB, KB, MB or GB, is wanted")
     count = int(match[1]) * unit
     if not 1 <= count < 2**62:
         raise argparse.ArgumentTypeError(f"{text!r} is {count} bytes: 1 to 2**62 - 1 is allowed")

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from strata._files import write_json, write_whole
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
                         "does the workload's work in another way, and reports NAME as its arm; may be repeated")
     parser.add_argument("--workload", metavar="COMMAND", default="prefill-engine",
                         help=f"{' or '.join(BUILT_IN)}, or a command line with {{settings}}, {{warmups}} and "
-                        "{{samples}} that prints one JSON object (default: prefill-engine, run from a checkout)")
+                        "{samples} that prints one JSON object (default: prefill-engine, run from a checkout)")
     parser.add_argument("--processes", metavar="N", type=positive, default=default.processes,
                         help=f"processes of each arm (default: {default.processes})")
     parser.add_argument("--warmups", metavar="N", type=_count, default=default.warmups,
@@ -77,6 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
             problem = unwritable(f"--{option}", getattr(arguments, option))
             if problem is not None:
                 raise InputError(problem)
+        if arguments.json is not None and arguments.json == arguments.markdown:
+            raise InputError(f"--json and --markdown are both {arguments.json!r}; a file of its own each is wanted")
+        if arguments.workload == "prefill-engine" and not Path("examples/prefill_engine/__main__.py").is_file():
+            raise InputError("--workload is 'prefill-engine', which is run from a checkout of strata; elsewhere "
+                             "'replay' is allowed, or a command line")
         arms = [*Workload.named(arguments.workload).arms(settings), *map(Arm.peer, arguments.peer)]
         with _ending_on_request():
             report = bench(arms, protocol, say=progress)
@@ -117,4 +123,6 @@ def _ending_on_request() -> Iterator[None]:
 def _count(text: str) -> int:
     if text.strip() == "0":
         return 0
+    if text.strip().startswith("-"):
+        raise argparse.ArgumentTypeError(f"{text} is below 0: 0 or more is wanted")
     return positive(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +99,7 @@ class Sources:
         self._offsets = np.zeros(n, np.int64)
         addresses = np.zeros(n, np.uint64)
         self.pool_bytes = {"pinned": 0, "pageable": 0}
+        _check_memory(sum(min(pool_bytes, count * case.expert_bytes) for count in (case.direct, case.staged)))
         for kind, pageable, count in (("pinned", False, case.direct), ("pageable", True, case.staged)):
             if count == 0:
                 continue
@@ -120,6 +122,18 @@ class Sources:
         """View what entry `entry` streams: uint8, shape (expert_bytes,)."""
         offset = int(self._offsets[entry])
         return self._pools[bool(self._staged[entry])][offset : offset + self._nbytes]
+
+
+def _check_memory(nbytes: int) -> None:
+    """Refuse pools for which there is no memory, where the system says how much there is: they would be filled."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return
+    if nbytes > available:
+        raise InputError(f"pool: both together are {nbytes:,} bytes, and {available:,} bytes of memory are available: "
+                         "a smaller pool is wanted, in which sources wrap round")
 
 
 def _pageable(nbytes: int) -> _Bytes:

@@ -9,6 +9,7 @@ from strata import runtime
 from strata._planner import CopyPlan
 from strata.copies import ExpertCopies
 from strata.replay.case import Case
+from strata.replay.errors import InputError
 from strata.replay.passes import Checked, check_pass, timed_pass, warm_up
 from strata.replay.pools import Sources
 from strata.replay.report import Arm, Report
@@ -117,14 +118,18 @@ def _counting(say: Say, what: str, entries: int) -> Callable[[int], None]:
 def _warmed(
     case: Case, settings: BatchSettings, copies: ExpertCopies, submission: str, timing: bool
 ) -> Iterator[ExpertStreamer]:
-    with ExpertStreamer(
-        case.expert_bytes,
-        gpu_ring=case.gpu_ring,
-        host_ring=case.host_ring,
-        settings=settings,
-        timing=timing,
-        submission=submission,
-    ) as streamer:
+    try:
+        streamer = ExpertStreamer(
+            case.expert_bytes,
+            gpu_ring=case.gpu_ring,
+            host_ring=case.host_ring,
+            settings=settings,
+            timing=timing,
+            submission=submission,
+        )
+    except ValueError as problem:  # a ring that is larger than the device, say
+        raise InputError(f"case {case.name!r} does not fit: {problem}") from None
+    with streamer:
         warm_up(streamer, copies)
         yield streamer
 

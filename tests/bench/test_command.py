@@ -188,3 +188,15 @@ def test_arguments_that_argparse_refuses(bench_command, option: list[str]) -> No
     with pytest.raises(SystemExit) as ended:
         main(bench_command(*option))
     assert ended.value.code == 2
+
+
+def test_one_file_for_both_reports_is_refused(bench_command, tmp_path, capsys) -> None:
+    file = str(tmp_path / "out")
+    assert main(bench_command("--json", file, "--markdown", file)) == 2
+    assert f"--json and --markdown are both {file!r}" in capsys.readouterr().err
+
+
+def test_the_engine_is_refused_where_there_is_no_checkout(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "--only", "--settings", "1,1,1"]) == 2
+    assert "--workload is 'prefill-engine', which is run from a checkout" in capsys.readouterr().err

@@ -151,3 +151,10 @@ def test_verify_at_default_size(tmp_path_factory: pytest.TempPathFactory, schedu
     path = tmp_path_factory.getbasetemp() / "default-checkpoint"
     done = command("verify", "--checkpoint", path, "--schedule", schedule)
     assert "25 lines equal" in done.stdout
+
+
+def test_a_place_that_takes_no_checkpoint_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command("verify", "--shape", "tiny", "--checkpoint", tmp_path / "file" / "checkpoint", status=2)
+    assert done.stderr.count("\n") == 1
+    assert "cannot be written" in done.stderr

@@ -358,3 +358,21 @@ def test_no_progress_without_a_terminal(
 ) -> None:
     assert main(["replay", "--case", case_file(small), "--repeat", "1"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_ring_larger_than_the_device_exits_2_in_one_line(
+    strata_command: Command, small: dict[str, Any], case_file: CaseFile
+) -> None:
+    done = strata_command("replay", "--case", case_file(small), "--runtime", "software", "--pool", "1MiB",
+                          STRATA_SOFTWARE_DEVICE_MEMORY="10000")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("strata replay: error: case 'case.json' does not fit: gpu_ring is 8: ")
+
+
+def test_pools_beyond_the_memory_exit_2_before_they_are_filled(
+    strata_command: Command, small: dict[str, Any], case_file: CaseFile
+) -> None:
+    case = case_file({**small, "expert_bytes": 2**40})
+    done = strata_command("replay", "--case", case, "--runtime", "software", "--pool", "1024GiB")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "bytes of memory are available: a smaller pool is wanted" in done.stderr
