@@ -1,3 +1,4 @@
+# cython: nonecheck=True
 """The engine's side for Python: a request, a slot.
 
 `acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
@@ -89,6 +90,8 @@ cdef class Request:
         raise TypeError("a Request is made by ExpertStreamer.begin()")
 
     cdef Pipeline* pipeline(self) except NULL:
+        if self.core is None:
+            raise StrataError("this request was made by no streamer: ExpertStreamer.begin() makes requests")
         if self.ended is not None:
             if self.ended == "finished":
                 raise StrataError("this request is finished")
@@ -412,7 +415,12 @@ cdef class Request:
                 warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
                               stacklevel=1)
 
+    def __reduce__(self):
+        raise TypeError("a Request cannot be copied or pickled: it is one pass over one list")
+
     def __repr__(self):
+        if self.core is None:
+            return "<strata.Request that no streamer has begun>"
         state = self.ended or "running"
         return f"<strata.Request of {len(self)} entries, {self.consumed} consumed, {state}>"
 
@@ -616,6 +624,9 @@ cdef class Slot:
         self._check_held()
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
                 "strides": None}
+
+    def __reduce__(self):
+        raise TypeError("a Slot cannot be copied or pickled: it is held once")
 
     def __repr__(self):
         held = "held" if self.request is not None else "released"

@@ -76,8 +76,12 @@ def _at_least(name: str, value: object, least: int) -> int:
 
 def _variable(environ: Mapping[str, str] | None, name: str) -> str | None:
     """The variable's text without white space around it; None where it is unset or blank."""
-    text = (os.environ if environ is None else environ).get(name, "").strip()
-    return text or None
+    if environ is not None and not isinstance(environ, Mapping):
+        raise TypeError(f"environ is {environ!r}; a mapping of str to str is wanted")
+    text = (os.environ if environ is None else environ).get(name, "")
+    if not isinstance(text, str):
+        raise SettingsError(f"{name}={text!r} is no text: values of environment variables are str")
+    return text.strip() or None
 
 
 def _integer_variable(environ: Mapping[str, str] | None, name: str, allowed: str) -> int | None:

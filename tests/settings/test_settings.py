@@ -258,3 +258,16 @@ def test_bad_variables_do_not_break_the_import(tmp_path):
         env={**os.environ, "PYTHONPATH": str(package.parent), **dict.fromkeys(names, "many")},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.parametrize("value", [8, None, b"8"])
+def test_values_that_are_no_text(value: object) -> None:
+    for platform in ("linux", "win32"):
+        with pytest.raises(SettingsError, match=r"STRATA_HIP_COPY_BATCH=.* is no text"):
+            BatchSettings.from_env({"STRATA_HIP_COPY_BATCH": value}, platform)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("environ", [5, [], "abc"])
+def test_an_environment_that_is_no_mapping(environ: object) -> None:
+    with pytest.raises(TypeError, match=r"environ is .*; a mapping"):
+        BatchSettings.from_env(environ, "win32")  # type: ignore[arg-type]

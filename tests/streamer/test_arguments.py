@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -447,3 +449,22 @@ def test_lent_slots_may_come_from_a_generator(software) -> None:
         for slots in (5, np.uint64(5)):
             with pytest.raises(TypeError, match=r"slots is .*5.*; a sequence of device addresses"):
                 strata.ExpertStreamer(64, slots=slots, compute_stream=kernels)  # type: ignore[arg-type]
+
+
+def test_requests_and_slots_are_made_by_streamers_and_are_not_copied(software) -> None:
+    pinned = strata.pinned_empty((4, 64), np.uint8)
+    with strata.ExpertStreamer(64, gpu_ring=4) as streamer:
+        with streamer.begin(strata.ExpertCopies.from_buffers(list(pinned))) as request:
+            slot = request.acquire()
+            for each in (request, slot):
+                for take in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                        take(each)
+            slot.release()
+            request.skip(3)
+    unmade = strata.Request.__new__(strata.Request)
+    for call in (unmade.acquire, unmade.skip, unmade.abort, unmade.finish, unmade.cancel, unmade.__len__):
+        with pytest.raises((strata.StrataError, AttributeError)):
+            call()
+    assert "no streamer" in repr(unmade)
+    del unmade
