@@ -60,10 +60,14 @@ cat "$work"/report* 2>/dev/null >&2 || true
 [ "$status" -eq 0 ] || exit "$status"
 
 if [ "$kind" = thread ]; then
-  echo "once more with a reuse wait left out: that must be reported"
-  if run "${pytest[@]}" "tests/proof/test_fixtures.py::test_ignored_reuse_wait[eager]" >/dev/null 2>&1; then
-    echo "ThreadSanitizer reports nothing where a wait is missing: it has looked at nothing" >&2
-    exit 1
-  fi
-  grep -h "^SUMMARY: ThreadSanitizer: data race" "$work"/report*
+  # That ThreadSanitizer would notice a missing wait: it sees the race if the two streams' threads come that way, which
+  # is the machine's business. So this is told, and not demanded; docs/mutants.md has what does not depend on luck.
+  for attempt in 1 2 3 4 5; do
+    if ! run "${pytest[@]}" "tests/proof/test_fixtures.py::test_ignored_reuse_wait[eager]" >/dev/null 2>&1; then
+      echo "with a reuse wait left out (attempt $attempt):"
+      cat "$work"/report* 2>/dev/null | grep -h "^SUMMARY" || echo "no race seen, the test failed otherwise"
+      exit 0
+    fi
+  done
+  echo "with a reuse wait left out, five times: no race happened, so none was seen"
 fi
