@@ -8,7 +8,6 @@ the engine synchronizes nothing.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,35 +20,22 @@ from strata.selftest.oracle import Oracle
 from strata.selftest.outcome import Outcome
 from strata.selftest.readback import Readback
 from strata.selftest.sources import Pool
+from strata.selftest.transitions import HOST_RING, KINDS, SLOT, Configuration
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 
 __all__ = ["ABORTS", "run"]
 
 ABORTS = 100
-HOST_RING = 16
-#: Bytes of an entry: on a real device those of the reference request's experts.
-SLOT = 8 * 1024
+#: Bytes of an entry on a real device: those of the reference request's experts.
 DEVICE_SLOT = 1_382_400
-KINDS = ("direct", "staged", "mixed")
 ENDS = ("abort", "cancel", "exception")
 #: The longest that an engine does something else before it gives up.
 _PAUSE_S = 2e-3
 
 
-@dataclass(frozen=True)
-class _Configuration:
-    gpu_ring: int
-    batches: tuple[int, int, int]
-    kind: str
-
-    @property
-    def name(self) -> str:
-        return f"gpu_ring {self.gpu_ring}, {'/'.join(map(str, self.batches))}, {self.kind}"
-
-
 _CONFIGURATIONS = tuple(
-    _Configuration(gpu_ring, batches, kind)
+    Configuration(gpu_ring, batches, kind)
     for gpu_ring, batches in ((8, (1, 1, 1)), (17, (8, 16, 16)))
     for kind in KINDS
 )
@@ -88,7 +74,7 @@ def run(bench: Bench, outcome: Outcome) -> None:
 class _Engine:
     """An engine that gives up again and again, on one streamer."""
 
-    def __init__(self, streamer: ExpertStreamer, nbytes: int, wanted: _Configuration, rng: np.random.Generator,
+    def __init__(self, streamer: ExpertStreamer, nbytes: int, wanted: Configuration, rng: np.random.Generator,
                  pools: tuple[Pool, Pool], back: Readback, generation: int) -> None:
         self._streamer = streamer
         self._nbytes = nbytes

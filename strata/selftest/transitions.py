@@ -28,7 +28,7 @@ from strata.selftest.sources import Pool
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 
-__all__ = ["run"]
+__all__ = ["HOST_RING", "KINDS", "SLOT", "Configuration", "run"]
 
 SLOT = 8 * 1024
 HOST_RING = 16
@@ -39,7 +39,9 @@ _SYNCHRONIZE = ("hipStreamSynchronize", "hipEventSynchronize")
 
 
 @dataclass(frozen=True)
-class _Configuration:
+class Configuration:
+    """A ring, its batches, and the kind of entries."""
+
     gpu_ring: int
     batches: tuple[int, int, int]
     kind: str
@@ -49,11 +51,11 @@ class _Configuration:
         return f"gpu_ring {self.gpu_ring}, {'/'.join(map(str, self.batches))}, {self.kind}"
 
 
-def _configurations(quick: bool) -> Iterator[_Configuration]:
+def _configurations(quick: bool) -> Iterator[Configuration]:
     for gpu_ring in (8,) if quick else (8, 17):
         for batches in ((4, 4, 4),) if quick else ((1, 1, 1), (4, 4, 4), (8, 16, 16)):
             for kind in KINDS:
-                yield _Configuration(gpu_ring, batches, kind)
+                yield Configuration(gpu_ring, batches, kind)
 
 
 def run(bench: Bench, outcome: Outcome) -> None:
@@ -82,7 +84,7 @@ class _Stage:
     """One streamer, and what the engine does with it."""
 
     def __init__(
-        self, bench: Bench, wanted: _Configuration, rng: np.random.Generator, pinned: Pool, pageable: Pool,
+        self, bench: Bench, wanted: Configuration, rng: np.random.Generator, pinned: Pool, pageable: Pool,
         back: Readback, generation: int, outcome: Outcome,
     ) -> None:
         self.bench = bench

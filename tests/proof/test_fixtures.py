@@ -201,7 +201,7 @@ def test_ignored_begin_fence(
 ) -> None:
     """The begin fence of the second request; each acquire of the first was one wait, each release one record."""
     monkeypatch.setattr(transitions, "_configurations",
-                        lambda quick: iter([transitions._Configuration(8, (4, 4, 4), "direct")]))
+                        lambda quick: iter([transitions.Configuration(8, (4, 4, 4), "direct")]))
     monkeypatch.setattr(transitions, "_PLAYS", {play: transitions._PLAYS[play]})
     entries = 2 * 8 + 8 // 2 + 1
     software.thread_role("engine")
