@@ -70,6 +70,7 @@ def test_a_wait_without_progress_is_a_stall(software) -> None:
         software.inject("hipMemcpyAsync", 3, action="hang")
         request = streamer.begin(each.copies)
         request.skip(2)
+        wait_until_it_hangs(software)
         words = r"entry 2 was not published and nothing moved for 0\.05 s"
         with pytest.raises(strata.StallError, match=words) as caught:
             request.acquire()
@@ -86,6 +87,7 @@ def test_a_stall_of_a_worker_names_the_worker(software) -> None:
         software.inject("hipEventSynchronize", 1, action="hang")
         request = streamer.begin(each.copies)
         request.skip(2)
+        wait_until_it_hangs(software)
         with pytest.raises(strata.StallError) as caught:
             request.acquire()
         assert "the issuer waits for the source of entry 2" in str(caught.value)
@@ -146,6 +148,8 @@ def test_a_hung_driver_call_breaks_the_streamer_and_is_named() -> None:
             control.inject("hipMemcpyAsync", 2, action="hang")
             request = streamer.begin(direct)
             request.acquire().release()
+            while not control.hanging_calls():  # an abort that came first would leave nothing to hang
+                pass
             kept = [control.live()[what] for what in ("streams", "events", "device_bytes", "pinned_bytes")]
             try:
                 request.abort()
