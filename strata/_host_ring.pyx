@@ -453,8 +453,14 @@ cdef bint _gather(HostRing* ring, const Extent* extent, int64_t index, uintptr_t
             if extent.offsets[s] != written:
                 ordered = False
             written = extent.offsets[s] + extent.nbytes[s]
-    if not ordered:
-        memset(<void*>buffer, 0, span)
+    done = span if ordered else 0
+    while done < span:
+        if ring.control.stop.load(memory_order_acquire):
+            return False
+        n = min(<int64_t>CHUNK, span - done)
+        memset(<void*>(buffer + <uintptr_t>done), 0, n)
+        done += n
+        ring.chunks.fetch_add(1)
     for s in range(extent.entry_starts[index], extent.entry_starts[index + 1]):
         done = 0
         while done < extent.nbytes[s]:

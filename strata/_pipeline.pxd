@@ -54,6 +54,7 @@ cdef struct Pipeline:
     bint slots_are_lent
     # The request.
     bint running
+    bint ending                  # its end is listed: nothing can be appended any more
     uint64_t generation
     PlanLimits limits
     int64_t listed
@@ -73,6 +74,8 @@ cdef struct Pipeline:
     atomic[int] fate             # 0 open, 1 it is freed, 2 it is left to the device for good
     HostRing* leaving_host
     int64_t driver_timeout_ns    # how long a strata thread may stay in one call during a tear-down
+    int64_t unmoved_ns           # waited for so far, while nothing moved
+    int64_t seen_progress
 
 cdef Pipeline* pipeline_new() noexcept nogil
 cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_t host_ring, int workers,
@@ -91,7 +94,7 @@ cdef int pipeline_skip(Pipeline* p) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
 cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
-cdef int pipeline_finish(Pipeline* p) noexcept nogil
+cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil
 cdef int pipeline_abort(Pipeline* p) noexcept nogil
 cdef void pipeline_cancel(Pipeline* p) noexcept nogil
 cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil

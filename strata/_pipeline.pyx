@@ -259,22 +259,41 @@ cdef void _list(Pipeline* p, Extent* command) noexcept nogil:
 
 
 cdef int _run_command(Pipeline* p, Extent* command) noexcept nogil:
-    """List a command and wait until the issuer has come through all that was listed.
+    """List a command and wait until the issuer has come through all that was listed: `STEP_OK`, or `STEP_HUNG`."""
+    _list_command(p, command)
+    return _await_issuer(p, kForever)
+
+
+cdef void _list_command(Pipeline* p, Extent* command) noexcept nogil:
+    p.unmoved_ns = 0
+    p.seen_progress = pipeline_progress(p)
+    _list(p, command)
+
+
+cdef int _await_issuer(Pipeline* p, int64_t slice_ns) noexcept nogil:
+    """Wait until the issuer has come through all that was listed. `STEP_BUSY` where that takes longer than the slice.
 
     `STEP_HUNG` where nothing moves for `driver_timeout_ns`: the thread stays in one driver call, or is gone.
     """
-    cdef int64_t target, before
-    _list(p, command)
-    target = p.issuer.listed.get()
+    cdef int64_t target = p.issuer.listed.get()
+    cdef int64_t pause, progress
     while True:
-        before = pipeline_progress(p)
-        if p.issuer.done.wait(target, p.issuer.exited, p.driver_timeout_ns):
+        pause = max(<int64_t>0, min(slice_ns, p.driver_timeout_ns - p.unmoved_ns))
+        if p.issuer.done.wait(target, p.issuer.exited, pause) or p.issuer.done.get() >= target:
             break
-        if p.issuer.done.get() >= target:
-            break
-        if p.issuer.exited.load(memory_order_acquire) or pipeline_progress(p) == before:
+        progress = pipeline_progress(p)
+        if progress != p.seen_progress:
+            p.seen_progress = progress
+            p.unmoved_ns = 0
+        else:
+            # What was waited here, not what the clock says: a paused engine is no stall.
+            p.unmoved_ns += pause
+        if p.issuer.exited.load(memory_order_acquire) or p.unmoved_ns >= p.driver_timeout_ns:
             p.broken = True
             return STEP_HUNG
+        if slice_ns != kForever:
+            return STEP_BUSY
+    p.unmoved_ns = 0
     _hip.announce_acquire(&p.issuer.done)
     return STEP_OK
 
@@ -462,7 +481,7 @@ cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* 
     cdef int64_t i, n_jobs
     cdef Extent* extent
     cdef int step
-    if not p.running:
+    if not p.running or p.ending:
         return STEP_IDLE
     if p.control.attention.load(memory_order_acquire):
         return STEP_STOPPED
@@ -697,20 +716,23 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     return True
 
 
-cdef int _end(Pipeline* p) noexcept nogil:
-    """The issuer's and the host ring's end, and a drained copy stream."""
+cdef int _end(Pipeline* p, int64_t slice_ns) noexcept nogil:
+    """The issuer's and the host ring's end, and a drained copy stream. `STEP_BUSY` after a slice: call again."""
     cdef Extent* command
     cdef int step = STEP_OK
     if p.listed == 0 and not p.issuer.dirty.load(memory_order_relaxed):
         return STEP_OK
-    p.issuer.finish_status = _hip.HIP_SUCCESS
-    if not p.control.stop.load(memory_order_acquire) and _drained(p):
-        return STEP_OK
-    command = _new_command(COMMAND_FINISH)
-    if command == NULL:
-        p.broken = True
-        return STEP_NO_MEMORY
-    step = _run_command(p, command)
+    if not p.ending:
+        p.issuer.finish_status = _hip.HIP_SUCCESS
+        if not p.control.stop.load(memory_order_acquire) and _drained(p):
+            return STEP_OK
+        command = _new_command(COMMAND_FINISH)
+        if command == NULL:
+            p.broken = True
+            return STEP_NO_MEMORY
+        _list_command(p, command)
+        p.ending = True
+    step = _await_issuer(p, slice_ns)
     if step != STEP_OK:
         return step
     if p.issuer.finish_status != _hip.HIP_SUCCESS:
@@ -738,11 +760,16 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
     if p.timing:
         add(p.counters.wall_ns, now_ns() - p.began_ns)
     p.cursor = NULL
+    p.ending = False
     p.running = False
 
 
-cdef int pipeline_finish(Pipeline* p) noexcept nogil:
-    """End a request whose entries were all consumed. `STEP_ORDER` where some were not: abort instead."""
+cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
+    """End a request whose entries were all consumed. `STEP_ORDER` where some were not: abort instead.
+
+    `STEP_BUSY` where the device needs longer than the slice: the request is `ending` from then on, and takes no
+    more entries. Call again, or abort.
+    """
     cdef int step
     if not p.running:
         return STEP_IDLE
@@ -750,7 +777,9 @@ cdef int pipeline_finish(Pipeline* p) noexcept nogil:
         return STEP_STOPPED
     if p.issuer.consumed.get() < p.listed:
         return STEP_ORDER
-    step = _end(p)
+    step = _end(p, slice_ns)
+    if step == STEP_BUSY:
+        return step
     if step == STEP_OK and p.control.failed.load(memory_order_acquire):
         step = STEP_STOPPED
     if not p.broken:
@@ -767,7 +796,7 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
     if not p.running:
         return STEP_IDLE
     control_stop(&p.control)
-    step = _end(p)
+    step = _end(p, kForever)
     if p.broken:
         p.running = False
         return step

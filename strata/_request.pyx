@@ -44,6 +44,9 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     cdef int step
     cdef Request request
     core.check_open()
+    request = core.current() if core.current is not None else None
+    if core.p.running and core.p.ending and request is not None:
+        request._abort("its finish() was interrupted")
     if core.p.running:
         raise StrataError("a request of this streamer is still running: finish() or abort() it first")
     plan.gpu_ring = core.gpu_ring
@@ -260,6 +263,8 @@ cdef class Request:
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
         self.core._check_entries(copies, p.listed)
         n = len(copies)
+        if p.ending:
+            raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
         if n == 0:
             return
         addresses = copies.addresses
@@ -308,9 +313,17 @@ cdef class Request:
         ------
         StrataError
             If entries were not consumed; the request is aborted then.
+        RequestAborted, HipError
+            As `acquire`.
+
+        Notes
+        -----
+        Ctrl-C ends the wait for the device, not the request: that keeps its sources, takes no more entries, and ends
+        with the next `finish`, `abort` or `ExpertStreamer.begin`.
         """
         cdef Pipeline* p = self.pipeline()
-        cdef int step
+        cdef StreamerCore core = self.core
+        cdef int step = STEP_BUSY
         if self.iterated is not None and self.iterated.request is not None:
             self.iterated.release()
         self.iterated = None
@@ -319,21 +332,16 @@ cdef class Request:
             listed = p.listed
             self._abort("finish() came before every entry was consumed")
             raise StrataError(f"finish() with {consumed} of {listed} entries consumed: the request was aborted")
-        step = self._finish_step()
+        while step == STEP_BUSY:
+            core.busy = True
+            with nogil:
+                step = pipeline_finish(p, SLICE_NS)
+            core.busy = False
+            if step == STEP_BUSY:
+                self._let_handlers_run()
         if step != STEP_OK:
             self._raise(step)
         self._over("finished")
-
-    def _finish_step(self):
-        cdef Pipeline* p = self.core.p
-        cdef int step
-        self.core.busy = True
-        try:
-            with nogil:
-                step = pipeline_finish(p)
-        finally:
-            self.core.busy = False
-        return step
 
     def abort(self):
         """End the request early. The next one may begin at once. No-op where it is over."""
@@ -411,7 +419,10 @@ cdef class Request:
     def __del__(self):
         if self.ended is None and self.core is not None and self.core.p != NULL and not _hip.forked():
             if self.core.p.running and self.core.p.generation == self.generation and not self.core.busy:
+                ending = self.core.p.ending
                 self._end_quietly()         # first: the warning may be an error
+                if ending:
+                    return                  # a finish() was interrupted: it was not forgotten
                 warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
                               stacklevel=1)
 

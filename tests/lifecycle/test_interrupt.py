@@ -54,6 +54,24 @@ WAITS = {
         """,
         "latch.release()",
     ),
+    "finish": (
+        """
+        latch = control.hold(streamer.copy_stream)
+        request = streamer.begin(direct)
+        request.skip(64)
+        wait = request.finish
+        """,
+        "latch.release()",
+    ),
+    "the end of a context": (
+        """
+        latch = control.hold(streamer.copy_stream)
+        request = streamer.begin(direct)
+        request.skip(64)
+        wait = lambda: request.__enter__().__exit__(None, None, None)
+        """,
+        "latch.release()",
+    ),
     "a stager's wait": (
         """
         from strata import _hip
@@ -111,6 +129,86 @@ def test_ctrl_c_gets_through(what: str) -> None:
     out = ended_well(run_script(INTERRUPTED.format(before=before, after=after)))
     assert out[0] == "interrupted True"
     assert out[-1] == "next 0 64"
+
+
+#: What comes after a `finish` that Ctrl-C has ended, and what that says.
+AFTERWARDS = {
+    "finish": ("latch.release(); request.finish(); say(request)", "finished>"),
+    "abort": ("latch.release(); request.abort(); say(request)", "it was aborted>"),
+    "begin": (
+        "threading.Timer(0.1, latch.release).start(); streamer.begin().finish(); say(request)",
+        "its finish() was interrupted>",
+    ),
+    "close": ("threading.Timer(0.1, latch.release).start(); streamer.close(); say(request)", "its streamer was closed>"),
+    "drop": (
+        "latch.release(); warnings.simplefilter('error'); caught = None; del request, caught; "
+        "say(streamer.begin().finish())",
+        "None",
+    ),
+    "acquire": ("tell(request.acquire); latch.release()", "IndexError entry 64 is past the end of the list (64 entries)"),
+    "extend": (
+        "tell(lambda: request.extend(direct)); latch.release()",
+        "StrataError this request is at its end: a finish() was interrupted. finish() it again, or abort() it",
+    ),
+    "cancel": (
+        "request.cancel(); threading.Timer(0.1, latch.release).start(); tell(request.finish)",
+        "RequestAborted the request was cancelled at entry 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", AFTERWARDS)
+def test_a_finish_that_was_interrupted_can_be_taken_up_again(how: str) -> None:
+    """Nothing is let go before the copies are done, and the streamer is as good as new afterwards."""
+    do, says = AFTERWARDS[how]
+    out = ended_well(
+        run_script(
+            f"""
+            import gc, warnings, weakref
+            def tell(call):
+                try:
+                    say("no error", call())
+                except Exception as error:
+                    say(type(error).__name__, error)
+            streamer = strata.ExpertStreamer(64, gpu_ring=4)
+            latch = control.hold(streamer.copy_stream)
+            copies = direct.take(range(64))
+            alive = weakref.ref(copies)
+            request = streamer.begin(copies)
+            del copies
+            request.skip(64)
+            def interrupt():
+                while not streamer._core.in_use:
+                    pass
+                os.kill(os.getpid(), signal.SIGINT)
+            threading.Thread(target=interrupt).start()
+            try:
+                request.finish()
+            except KeyboardInterrupt as error:
+                say("interrupted", repr(request).split(", ")[-1])
+            gc.collect()
+            say(alive() is not None)
+            {do}
+            if "request" in globals():
+                request.abort()
+                say(request.consumed, request.counters.skipped)
+            gc.collect()
+            say(alive() is None)
+            with streamer if not streamer.closed else strata.ExpertStreamer(64, gpu_ring=4) as streamer:
+                with streamer.begin(staged) as request:
+                    wrong = 0
+                    for slot in request:
+                        slot.synchronize()
+                        wrong += int((slot.array() != pageable[slot.entry]).sum())
+            say("next", wrong, request.consumed)
+            live = control.live()
+            say([live[what] for what in ("streams", "events", "device_bytes")])
+            """
+        )
+    )
+    assert out[:2] == ["interrupted running>", "True"]
+    assert out[2].endswith(says)
+    assert out[3:] == [*(["64 64"] if how != "drop" else []), "True", "next 0 64", "[0, 0, 0]"]
 
 
 def test_ctrl_c_from_outside_ends_the_process_as_it_should() -> None:

@@ -215,7 +215,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "gaps between segments keep another expert's bytes", _HOST_RING,
         "copies: bytes of the slot between the segments of a staged entry are zeros",
-        "        memset(<void*>buffer, 0, span)",
+        "        memset(<void*>(buffer + <uintptr_t>done), 0, n)",
         "        pass",
     ),
     _line(
