@@ -52,6 +52,8 @@ def host_memory(source: Any, name: str, owners: dict[int, object]) -> tuple[int,
             f"{name} is a {type(source).__name__}: a C-contiguous buffer (or a list or tuple of them) "
             "is needed"
         ) from None
+    except ValueError as error:  # a closed mmap, a released memoryview
+        raise ValueError(f"{name} is a {type(source).__name__} that gives no memory: {error}") from None
     if not view.c_contiguous:
         raise ValueError(f"{name} has strides {view.strides}, shape {view.shape}: C-contiguous is needed")
     if "O" in view.format:

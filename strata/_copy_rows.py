@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["INT64_MAX", "UINT64_MAX", "back_to_back", "bools", "check_ends", "check_overlaps", "check_sources",
-           "converted", "indices_of", "integer_rows", "place_of", "staged_entries", "starts_of"]
+           "converted", "indices_of", "integer_rows", "iterated", "place_of", "staged_entries", "starts_of"]
 
 _Int64 = npt.NDArray[np.int64]
 _UInt64 = npt.NDArray[np.uint64]
@@ -22,6 +22,14 @@ UINT64_MAX = 2**64 - 1
 
 
 # Arguments: types and shapes.
+
+
+def iterated(name: str, value: Iterable[Any], kind: str) -> Iterator[Any]:
+    """An iterator over an argument that must be an iterable of `kind`."""
+    try:
+        return iter(value)
+    except TypeError:
+        raise TypeError(f"{name} is a {type(value).__name__}: an iterable of {kind} is needed") from None
 
 
 def integer_rows(name: str, value: Any, length: int | None = None) -> _Rows:

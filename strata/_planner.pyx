@@ -313,8 +313,12 @@ cdef class CopyPlan:
         ------
         IndexError
             If the plan has no entry `i`.
+        TypeError
+            If `i` is no integer.
         """
         n = len(self)
+        if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)):
+            raise TypeError(f"i is {i!r}; the number of an entry, an integer, is wanted")
         if not -n <= i < n:
             raise IndexError(f"entry {i} is not in a plan of {n} entries")
         if i < 0:

@@ -194,7 +194,9 @@ cdef class Request:
             If `n` is negative.
         TypeError
             If `n` is no integer.
-        IndexError, StrataError, RequestAborted, HipError
+        IndexError
+            If fewer than `n` entries are left; none is skipped then.
+        StrataError, RequestAborted, HipError
             As `acquire`.
         """
         cdef Pipeline* p = self.pipeline()
@@ -204,6 +206,9 @@ cdef class Request:
             raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
         if not 0 <= n < 2**62:
             raise ValueError(f"n is {n}; it must be at least 0")
+        if n > p.listed - p.acquired and not p.control.attention.load(memory_order_acquire):
+            raise IndexError(f"entry {p.listed} is past the end of the list ({p.listed} entries): n is {n}, and "
+                             f"{p.listed - p.acquired} entries are left")
         left = n
         while left > 0:
             step = pipeline_skip(p)

@@ -25,6 +25,7 @@ from strata._copy_rows import (
     converted,
     indices_of,
     integer_rows,
+    iterated,
     place_of,
     staged_entries,
     starts_of,
@@ -188,9 +189,9 @@ class ExpertCopies:
         Raises
         ------
         TypeError
-            An item is no buffer, holds Python objects, or lies in device memory.
+            `items` cannot be iterated; an item is no buffer, holds Python objects, or lies in device memory.
         ValueError
-            A buffer is not C-contiguous, or `pinned` has another length than `items`.
+            A buffer is not C-contiguous, or closed, or `pinned` has another length than `items`.
         RuntimeNotFound, StrataError
             With ``pinned=None``, as `strata.runtime.use`.
         """
@@ -198,7 +199,7 @@ class ExpertCopies:
         nbytes: list[int] = []
         starts = [0]
         owners: dict[int, object] = {}
-        for entry, item in enumerate(items):
+        for entry, item in enumerate(iterated("items", items, "buffers")):
             if isinstance(item, (list, tuple)):
                 for segment, source in enumerate(item):
                     address, size = host_memory(source, f"items[{entry}][{segment}]", owners)
@@ -233,9 +234,9 @@ class ExpertCopies:
         Raises
         ------
         TypeError
-            A part is no `ExpertCopies`.
+            `parts` cannot be iterated, or a part is no `ExpertCopies`.
         """
-        lists = list(parts)
+        lists = list(iterated("parts", parts, "ExpertCopies"))
         for index, part in enumerate(lists):
             if not isinstance(part, ExpertCopies):
                 raise TypeError(f"parts[{index}] is a {type(part).__name__}: ExpertCopies is needed")

@@ -173,6 +173,9 @@ class Counters:
             for kind in _KINDS
         ]
         for title, names in _SECTIONS.items():
+            if title == "seconds" and not any(getattr(self, attribute) for _, attribute in names):
+                rows.append((title, "none counted", ""))  # timing is off, or nothing has ended yet
+                continue
             rows.append((title, "", ""))
             for label, attribute in names:
                 value = getattr(self, attribute)

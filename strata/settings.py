@@ -7,6 +7,7 @@ of the call that needed it. A variable that is unset, or holds only white space,
 from __future__ import annotations
 
 import logging
+import numbers
 import operator
 import os
 import re
@@ -314,9 +315,13 @@ def recommended_gpu_ring(pinned_share: float) -> int:
 
     Raises
     ------
+    TypeError
+        `pinned_share` is no number.
     ValueError
         `pinned_share` lies outside 0 … 1.
     """
+    if isinstance(pinned_share, (bool, np.bool_)) or not isinstance(pinned_share, numbers.Real):
+        raise TypeError(f"pinned_share is {pinned_share!r} ({type(pinned_share).__name__}): 0 to 1 is allowed")
     if not 0.0 <= pinned_share <= 1.0:
         raise ValueError(f"pinned_share is {pinned_share!r}: 0 to 1 is allowed")
     return PINNED_GPU_RING if pinned_share >= PINNED_GPU_RING_SHARE else DEFAULT_GPU_RING

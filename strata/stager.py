@@ -13,6 +13,7 @@ from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.errors import StrataError
+from strata.settings import BatchSettings
 from strata.streamer import (
     _EXIT_TIMEOUT_S,
     _MAX_RING,
@@ -75,7 +76,7 @@ class HostStager:
         _host_bytes(host_ring, buffer_bytes)
         if workers is not None:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
-        stage_batch = min(max(_count("stage_batch", stage_batch, -(2**62), 2**62), 1), host_ring)
+        stage_batch = BatchSettings(stage_batch=stage_batch).clamped(host_ring, host_ring).stage_batch
         runtime.ensure()
         self._core = StagerCore(buffer_bytes, host_ring, workers or _default_workers(), stage_batch,
                                 _hip.current_device())

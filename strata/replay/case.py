@@ -119,7 +119,10 @@ def load_case(path: str | Path | None = None) -> Case:
         raise InputError(f"case {name!r} is no JSON: {problem}") from None
     if not isinstance(data, dict):
         raise InputError(f"case {name!r} is {_short(data)}; a JSON object is wanted")
-    return _checked(name, data)
+    try:
+        return _checked(name, data)
+    except InputError as problem:
+        raise InputError(f"case {name!r}: {problem}") from None
 
 
 def _checked(name: str, data: Mapping[str, Any]) -> Case:

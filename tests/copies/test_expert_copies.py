@@ -385,6 +385,12 @@ def test_concatenate():
     assert len(ExpertCopies.concatenate(iter([some()]))) == 4
 
 
+@pytest.mark.parametrize("parts", [5, None, some()], ids=lambda parts: type(parts).__name__)
+def test_concatenate_needs_an_iterable(parts):
+    with pytest.raises(TypeError, match=f"parts is a {type(parts).__name__}: an iterable of ExpertCopies is needed"):
+        ExpertCopies.concatenate(parts)
+
+
 def test_concatenate_keeps_each_owner_once():
     first, second = bytearray(8), bytearray(8)
     copies = ExpertCopies.from_buffers([first, second], False)

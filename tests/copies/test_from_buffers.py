@@ -124,6 +124,22 @@ def test_items_that_are_no_host_memory(item, message):
         ExpertCopies.from_buffers([b"fine", item], True)
 
 
+@pytest.mark.parametrize("items", [5, None, np.float64(2)], ids=lambda items: type(items).__name__)
+def test_what_is_no_iterable(items):
+    with pytest.raises(TypeError, match=f"items is a {type(items).__name__}: an iterable of buffers is needed"):
+        ExpertCopies.from_buffers(items)
+
+
+def test_memory_that_is_gone():
+    mapped = mmap.mmap(-1, 4096)
+    mapped.close()
+    view = memoryview(bytes(8))
+    view.release()
+    for item in (mapped, view):
+        with pytest.raises(ValueError, match=rf"items\[1\] is a {type(item).__name__} that gives no memory: "):
+            ExpertCopies.from_buffers([b"fine", item], True)
+
+
 @pytest.mark.parametrize(
     "item",
     [

@@ -113,6 +113,11 @@ def test_table_shows_every_counter_once():
         assert len(re.findall(rf"(?<!\d){getattr(numbered(), name):.6f}", table)) == 1
 
 
+def test_table_says_where_nothing_was_timed():
+    assert str(Counters(direct_copies=3)).endswith("\nseconds             none counted")
+    assert "none counted" not in str(Counters(wall_s=1e-6))
+
+
 def test_table_is_grouped_and_aligned():
     lines = str(Counters(direct_bytes=19_267_891_200, staged_bytes=7_897_651_200, wall_s=3.738)).split("\n")
     assert lines[0].split() == ["direct", "staged"]

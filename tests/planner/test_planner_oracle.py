@@ -210,6 +210,12 @@ def test_group_of_no_entry(entry):
         planned(np.array([-1, -1, 0])).group(entry)
 
 
+@pytest.mark.parametrize("entry", [1.5, 1.0, "1", None, True], ids=repr)
+def test_group_of_what_is_no_entry(entry):
+    with pytest.raises(TypeError, match=r"^i is .*; the number of an entry, an integer, is wanted"):
+        planned(np.array([-1, -1, 0])).group(entry)
+
+
 def test_an_entry_inside_a_group_knows_it():
     plan = planned(np.array([-1] * 7))
     assert [plan.group(entry) for entry in range(7)] == [(0, 4)] * 4 + [(4, 7)] * 3

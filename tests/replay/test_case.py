@@ -77,7 +77,7 @@ def test_wrong_field_is_named(
 ) -> None:
     with pytest.raises(InputError) as caught:
         load_case(case_file({**small, **change}))
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"case 'case.json': {message}")
 
 
 @pytest.mark.parametrize("field", ["expert_bytes", "direct_pinned_copies", "staged_copies", "gpu_ring",

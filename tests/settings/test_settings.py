@@ -245,6 +245,12 @@ def test_recommended_ring_needs_a_share(share):
         recommended_gpu_ring(share)
 
 
+@pytest.mark.parametrize("share", ["0.5", None, True, 1j, [0.5]], ids=repr)
+def test_recommended_ring_needs_a_number(share):
+    with pytest.raises(TypeError, match="pinned_share is "):
+        recommended_gpu_ring(share)
+
+
 def test_bad_variables_do_not_break_the_import(tmp_path):
     names = (*BATCHES, "STRATA_STAGER_RING", "STRATA_PREFILL_RING", "STRATA_PREFILL_TIMING")
     package = Path(settings.__file__).parent  # the child takes the package that is tested here

@@ -169,6 +169,28 @@ def test_slots_show_the_bytes_and_nothing_but_zeros_between_segments() -> None:
             assert not image[gaps].any()  # no other expert's bytes travel along
 
 
+def test_gaps_larger_than_a_workers_chunk_are_zeros() -> None:
+    """The one host buffer held another expert's bytes everywhere before; a worker writes in chunks of 256 KiB."""
+    nbytes, end = 700_001, 100
+    full = np.full(nbytes, 0xFF, np.uint8)
+    entries = [[(0, nbytes)], [(0, end), (nbytes - end, end)], [(0, nbytes)], [(nbytes - 1, 1)]]  # (offset, bytes)
+    rows = [row for entry in entries for row in entry]
+    copies = strata.ExpertCopies(
+        [full.ctypes.data] * len(rows),
+        [size for _, size in rows],
+        False,
+        offsets=[offset for offset, _ in rows],
+        entry_starts=[0, 1, 3, 4],
+    )
+    with strata.ExpertStreamer(nbytes, gpu_ring=2, host_ring=1) as streamer, streamer.begin(copies) as request:
+        for slot in request:
+            slot.synchronize()
+            image = np.zeros(nbytes, np.uint8)
+            for offset, size in entries[slot.entry]:
+                image[offset : offset + size] = 0xFF
+            np.testing.assert_array_equal(slot.array(), image)
+
+
 def test_an_empty_slot_has_an_array_without_bytes() -> None:
     each = material("ze", NBYTES)
     with strata.ExpertStreamer(NBYTES, gpu_ring=2) as streamer, streamer.begin(each.copies) as request:

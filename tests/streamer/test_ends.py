@@ -255,6 +255,19 @@ def test_a_finished_request_says_so() -> None:
         assert following.counters.skipped == 3
 
 
+def test_a_skip_past_the_end_skips_nothing() -> None:
+    each = material("d" * 5, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer, streamer.begin(each.copies) as request:
+        request.skip(2)
+        words = r"entry 5 is past the end of the list \(5 entries\): n is 4, and 3 entries are left"
+        with pytest.raises(IndexError, match=words):
+            request.skip(4)
+        assert (request.consumed, request.counters.skipped) == (2, 2)
+        request.skip(3)
+        request.skip(0)
+    assert request.counters.skipped == 5
+
+
 def test_an_aborted_request_says_so() -> None:
     each = material("d" * 3, NBYTES)
     with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
