@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +27,10 @@ HANDLES = (
 )
 
 _passed = pytest.StashKey[bool]()
+
+# A shell starts background jobs with Ctrl-C ignored, and whoever a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

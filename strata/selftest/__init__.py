@@ -2,8 +2,8 @@
 
 The fixtures are the reference work's own: *ownership* of host buffers, *copy groups* against an oracle, the
 *held terminal*, and *transitions* between requests. Under the software runtime each of them runs under every
-schedule with the happens-before checker on; on a real device what needs a stream held back is left out, and
-the report says so.
+schedule with the happens-before checker on; on a real device what needs the runtime's help is left out, and the
+report says so.
 """
 
 from __future__ import annotations

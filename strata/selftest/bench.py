@@ -15,6 +15,7 @@ import numpy.typing as npt
 from strata import _hip, runtime
 from strata.runtime.software import control
 from strata.runtime.software.checking import checked, name_handles
+from strata.selftest.holds import Ballast, Hold, Latch
 from strata.selftest.outcome import Outcome
 from strata.streamer import ExpertStreamer
 
@@ -75,6 +76,7 @@ class Bench:
         self.seed = seed
         self.quick = quick
         self.say = say
+        self._ballast: Ballast | None = None
 
     @contextmanager
     def configured(self) -> Iterator[None]:
@@ -84,12 +86,17 @@ class Bench:
         logger.setLevel(logging.ERROR)  # buffers that we keep from being pinned are no news
         before: dict[str, Any] | None = None
         try:
+            if not self.software:
+                self._ballast = Ballast()
             if self.software and self.schedule is not None:
                 before = control.configuration()
                 control.configure(schedule=self.schedule, seed=self.seed, idle_ms=_IDLE_MS)
             yield
         finally:
             logger.setLevel(level)
+            if self._ballast is not None:
+                self._ballast.close()
+                self._ballast = None
             if before is not None:
                 control.configure(schedule=before["schedule"], seed=before["seed"], idle_ms=before["idle_ms"])
 
@@ -123,9 +130,11 @@ class Bench:
 
     # --- being unkind -----------------------------------------------------------------------------------------
 
-    def hold(self, stream: int) -> control.Hold | None:
-        """Hold a stream back from here on, where the runtime can; `release` it."""
-        return control.hold(stream) if self.software else None
+    def hold(self, stream: int, seconds: float) -> Hold:
+        """Hold a stream back from here on: until `release`, or on a real device for about so many seconds."""
+        if self._ballast is None:
+            return Latch(stream)
+        return self._ballast.put(stream, seconds)
 
     @contextmanager
     def unpinnable(self, buffers: Sequence[int]) -> Iterator[None]:

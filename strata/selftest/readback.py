@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
+import numpy.typing as npt
 
 from strata import _hip
 from strata.pinned import pinned_empty
-from strata.selftest.bench import Bench
+from strata.selftest.bench import Bench, Raw
 from strata.selftest.entries import Entries
 
-__all__ = ["Readback"]
+__all__ = ["Look", "Readback"]
 
 _POISON = 0xA5
 
@@ -55,3 +58,30 @@ class Readback:
             if wrong is not None:
                 found.append(f"{what + ', ' if what else ''}entry {entry}: wrong bytes from offset {wrong}")
         return found
+
+
+class Look:
+    """A look at a slot from beside all streams of a request: nothing there is waited for, nor held up.
+
+    Parameters
+    ----------
+    bench : Bench
+    raw : Raw
+        Owns the stream.
+    slot_bytes : int
+    """
+
+    def __init__(self, bench: Bench, raw: Raw, slot_bytes: int) -> None:
+        self._bench = bench
+        self._bytes = pinned_empty(slot_bytes, np.uint8)
+        self._stream = 0 if bench.software else raw.stream()
+
+    def at(self, address: int) -> npt.NDArray[np.uint8]:
+        """(slot_bytes,) uint8: what lies there now. Valid until the next look."""
+        if self._bench.software:
+            # Behind the runtime's back, which would take a copy for one more reader.
+            self._bytes[:] = np.frombuffer(ctypes.string_at(address, self._bytes.nbytes), np.uint8)
+        else:
+            _hip.memcpy_d2h_async(self._bytes.ctypes.data, address, self._bytes.nbytes, self._stream)
+            _hip.synchronize_stream(self._stream)
+        return self._bytes

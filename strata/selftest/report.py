@@ -104,7 +104,7 @@ class Report:
                   if count > 1 else f"{fixture}: {cases:,} cases, {requests:,} requests"
                   for fixture, (cases, requests, count) in self._per_schedule().items()]
         lines.append(f"fence errors: {self.fence_errors}")
-        lines.append("adversarial schedules, held streams and the happens-before checker: "
+        lines.append("adversarial schedules, latches and the happens-before checker: "
                      + ("run" if self.about.get("runtime") == "software" else "left out"))
         lines += [f"left out: {text}" for text in self._left_out()]
         lines += [f"FAILED {text}" for text in self._failures()]
@@ -171,8 +171,6 @@ class Report:
 
 
 def _row(outcome: Outcome) -> list[str]:
-    if outcome.omitted and not outcome.failures:
-        return [outcome.fixture, outcome.schedule, "left out", *[""] * (len(_HEAD) - 3)]
     return [
         outcome.fixture, outcome.schedule, f"{outcome.cases:,}", f"{outcome.generations:,}",
         f"{outcome.failures:,}" + ("" if outcome.ok else " !"), f"{outcome.fence_errors:,}",

@@ -15,6 +15,7 @@ from strata.selftest import (
     Outcome,
     copy_groups,
     held_terminal,
+    holds,
     ownership,
     run_fixtures,
     transitions,
@@ -30,6 +31,17 @@ SEED = 20
 def _run(fixture: str, schedule: str = "eager", **options: Any) -> Outcome:
     (outcome,) = run_fixtures(Bench(schedule=schedule, seed=SEED, quick=True, **options), [fixture])
     return outcome
+
+
+def _taken_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fixtures take the software runtime for one that cannot be asked for help."""
+    monkeypatch.setattr(bench_module.runtime, "ensure", lambda: "rocm")
+    monkeypatch.setattr(holds, "BALLAST_BYTES", 8 * 1024 * 1024)
+
+
+def _left(software: Any) -> dict[str, int]:
+    """What is alive, without the runtime's threads: those end a moment later."""
+    return {key: number for key, number in software.live().items() if key in bench_module._LEAKS}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -69,14 +81,66 @@ def test_number_of_cases() -> None:
 
 def test_what_a_device_leaves_out(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken for a device, the same runtime runs everything but the parts that need its help, and says so."""
-    monkeypatch.setattr(bench_module.runtime, "ensure", lambda: "rocm")
+    before = _left(software)
+    _taken_for_a_device(monkeypatch)
     outcomes = {o.fixture: o for o in run_fixtures(Bench(seed=SEED, quick=True))}
     assert all(o.ok for o in outcomes.values()), [o.texts for o in outcomes.values()]
     assert all(o.schedule == "device" and o.findings is None for o in outcomes.values())
-    assert outcomes["held terminal"].omitted
+    assert outcomes["held terminal"].bytes_checked > 0
+    assert any("log of calls" in text for text in outcomes["held terminal"].left_out)
     assert any("pageable" in text for text in outcomes["copy groups"].left_out)
     assert any("compute stream" in text for text in outcomes["transitions"].left_out)
     assert any("checker" in text for text in outcomes["ownership"].left_out)
+    assert _left(software) == before
+
+
+def test_copies_that_pass_the_held_terminal_of_a_device(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No latch, no checker, no log: the fixture itself sees it, while the compute stream is busy."""
+    _taken_for_a_device(monkeypatch)
+    monkeypatch.setattr(held_terminal, "_BUSY_S", (1.0,))  # the one request with the fault must not be tried again
+    monkeypatch.setattr(held_terminal, "_configurations",
+                        lambda quick: iter([held_terminal._Configuration(8, 4, staged) for staged in (False, True)]))
+    software.inject("hipStreamWaitEvent", 5, action="ignore")
+    outcome = _run("held terminal")
+    assert outcome.failures == 1
+    assert any(text in outcome.texts[0] for text in ("went past the wait", "no longer holds entry"))
+
+
+def test_a_device_that_is_not_kept_busy_long_enough(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing was shown, and the fixture says that rather than that all is well."""
+    _taken_for_a_device(monkeypatch)
+    monkeypatch.setattr(holds, "_MOST", 1)
+    monkeypatch.setattr(holds.Busy, "lasts", lambda self: False)
+    outcome = _run("held terminal")
+    assert outcome.failures == outcome.cases > 0
+    assert outcome.generations == 4 * outcome.cases
+    assert outcome.texts[0].endswith("the compute stream went on before everything was looked at: 1 s were wanted")
+
+
+def test_what_keeps_a_device_busy(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lasts for about as long as was asked for, ends by itself, and leaves nothing behind."""
+    monkeypatch.setattr(holds, "BALLAST_BYTES", 1024 * 1024)
+    before = _left(software)
+    stream = _hip.create_stream()
+    ballast = holds.Ballast()
+    latch = software.hold(stream)
+    queued = [software.calls()["hipMemsetAsync"]]
+    for seconds in (1e-9, 0.05, 1e9):
+        busy = ballast.put(stream, seconds)
+        queued.append(software.calls()["hipMemsetAsync"])
+        assert busy.lasts()
+        if seconds < 1:
+            busy.release()
+    assert queued[1] == queued[0] + 1
+    assert queued[1] < queued[2] <= queued[3] - 512
+    latch.release()
+    _hip.synchronize_stream(stream)
+    assert not busy.lasts()
+    busy.release()
+    busy.release()  # once is enough
+    ballast.close()
+    _hip.destroy_stream(stream)
+    assert _left(software) == before
 
 
 # --- where they must fail ---------------------------------------------------------------------------------------
