@@ -64,8 +64,8 @@ def _configurations(quick: bool) -> Iterator[Configuration]:
 def run(bench: Bench, outcome: Outcome) -> None:
     """Run the fixture."""
     if not bench.software:
-        outcome.leave_out(f"transitions: without a latch; the compute stream is kept busy for {_BUSY_S * 1e3:g} ms at a "
-                          "time instead")
+        outcome.leave_out(f"transitions: without a latch; the compute stream is kept busy for {_BUSY_S * 1e3:g} ms "
+                          "at a time instead")
     pinned = Pool(bench, 1024 * 1024, pinned=True)
     pageable = Pool(bench, 1024 * 1024, pinned=False)
     back = Readback(bench, 256, SLOT)
