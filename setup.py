@@ -20,7 +20,8 @@ EXTRA = os.environ.get("STRATA_BUILD_FLAGS", "").split()
 CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-pthread"]) + EXTRA
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
-CORE = ["_hip", "_host_functions", "_control", "_planner", "_gpu_ring", "_host_ring", "_issuer", "_pipeline", "_core", "_request", "_stager", "capi"]
+CORE = ["_hip", "_host_functions", "_control", "_planner", "_gpu_ring", "_host_ring", "_issuer", "_pipeline", "_teardown",
+        "_core", "_request", "_stager", "capi"]
 RUNTIMES = {
     "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
     "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",

@@ -11,7 +11,8 @@ from strata._counters cimport N_COUNTERS, N_SECONDS, read_counters
 from strata._host_ring cimport worker_states
 from strata._issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW)
 from strata._pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
-                               pipeline_close, pipeline_new, pipeline_open, pipeline_progress)
+                               pipeline_new, pipeline_open, pipeline_progress)
+from strata._teardown cimport pipeline_close
 from strata._threads cimport now_ns
 
 from strata.counters import Counters

@@ -81,7 +81,6 @@ cdef Pipeline* pipeline_new() noexcept nogil
 cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_t host_ring, int workers,
                        uintptr_t copy_stream, bint make_copy, uintptr_t compute_stream, bint make_compute,
                        bint own_slots) noexcept nogil
-cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil
 
 cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil
@@ -94,7 +93,10 @@ cdef int pipeline_skip(Pipeline* p) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
 cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
-cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil
-cdef int pipeline_abort(Pipeline* p) noexcept nogil
 cdef void pipeline_cancel(Pipeline* p) noexcept nogil
 cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil
+
+# For `_teardown`.
+cdef void pipeline_enter_at_end(Pipeline* p, int* restore) noexcept nogil
+cdef int pipeline_leave(int device) noexcept nogil
+cdef void pipeline_list(Pipeline* p, Extent* command) noexcept nogil

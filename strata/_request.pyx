@@ -18,11 +18,11 @@ from strata._control cimport WHO_ENGINE, WHO_ISSUER
 from strata._core cimport StreamerCore, as_counters, nanoseconds
 from strata._counters cimport N_COUNTERS, read_counters
 from strata._pipeline cimport (STEP_BUSY, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, STEP_ORDER,
-                               STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_abort, pipeline_acquire,
-                               pipeline_begin, pipeline_cancel, pipeline_extend, pipeline_finish, pipeline_pause,
-                               pipeline_progress, pipeline_release, pipeline_skip, pipeline_slot_arrived,
-                               pipeline_wait_published)
+                               STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_acquire, pipeline_begin, pipeline_cancel,
+                               pipeline_extend, pipeline_pause, pipeline_progress, pipeline_release, pipeline_skip,
+                               pipeline_slot_arrived, pipeline_wait_published)
 from strata._planner cimport PlanLimits
+from strata._teardown cimport pipeline_abort, pipeline_finish
 from strata._threads cimport now_ns
 
 import numpy as np

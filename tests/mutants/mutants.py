@@ -78,7 +78,7 @@ def _moved(name: str, file: str, rule: str, *edits: tuple[str, str]) -> Mutant:
 
 
 _PLANNER, _GPU_RING, _HOST_RING = "_planner.pyx", "_gpu_ring.pyx", "_host_ring.pyx"
-_ISSUER, _PIPELINE = "_issuer.pyx", "_pipeline.pyx"
+_ISSUER, _PIPELINE, _TEARDOWN = "_issuer.pyx", "_pipeline.pyx", "_teardown.pyx"
 
 MUTANTS: tuple[Mutant, ...] = (
     # Slots.
@@ -232,13 +232,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if issuer.dirty.load(memory_order_relaxed) == 0 or issuer.control.stop.load(memory_order_acquire):",
     ),
     _line(
-        "finish without draining the copy stream", _PIPELINE,
+        "finish without draining the copy stream", _TEARDOWN,
         "ends: nothing reads a source or writes a slot any more",
         "    status = _hip.stream_query(p.ring.copy_stream)",
         "    status = _hip.HIP_SUCCESS",
     ),
     _line(
-        "abort without a record for held slots", _PIPELINE,
+        "abort without a record for held slots", _TEARDOWN,
         "ends: slots that the engine holds get their `used` record",
         "        status = gpu_ring_record_used(&p.ring, entry)",
         "        status = _hip.HIP_SUCCESS",
