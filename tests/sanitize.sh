@@ -40,7 +40,7 @@ cd "$work/tree"
 rm -rf strata                     # the tests must find the built package
 # Tests that leave a call out on purpose are not among these: ThreadSanitizer sees the race that follows.
 fixtures=(tests/streamer tests/stager tests/proof/test_fixtures.py::test_passes tests/proof/test_checker_on_core.py)
-pytest=(python -m pytest -q -p no:cacheprovider -m "not slow")
+pytest=(python -m pytest -q -p no:cacheprovider -m "not slow" -n 2 --dist worksteal)
 
 # Reports go to files: pytest keeps what a process writes, and what it kept ends with it.
 run() {

@@ -43,7 +43,7 @@ def test_the_docs_have_every_mutant_as_it_is() -> None:
 # --- with builds ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # with pytest-xdist a process may come back to this module
 def tree(tmp_path_factory: pytest.TempPathFactory) -> ScratchTree:
     """The scratch copy, built, on which all the tests pass."""
     made = ScratchTree(tmp_path_factory.mktemp("mutants"))

@@ -48,7 +48,7 @@ def test_one_call_of_each_purpose(configuration: Configuration) -> None:
     assert any(trial.wrong_bytes for trial in needed)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def everything(_software_runtime: None) -> list[Trial]:
     """Every dependency call of every configuration, dropped once."""
     return [trial for configuration in suite() for trial in trials(configuration)]
