@@ -21,5 +21,6 @@ cdef class StreamerCore:
     cdef object __weakref__
 
     cdef int check_open(self) except -1
+    cdef object setup_problem(self, int step)
     cdef object thread_states(self, Pipeline* p=*)
     cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1

@@ -98,10 +98,9 @@ cdef class StreamerCore:
                                  compute_handle, make_compute, own_slots)
         if step == STEP_OK:
             return
-        try:
-            self._raise_setup(step)
-        finally:
-            self.close()
+        problem = self.setup_problem(step)
+        self.close()
+        raise problem
 
     def _driver_timeout(self):
         # A tear-down waits for kernels, too, and what it gives up is lost: never sooner than a stall is one.
@@ -116,20 +115,25 @@ cdef class StreamerCore:
                               "(only cancel() may come from another)")
         return 0
 
-    def _raise_setup(self, int step):
+    cdef object setup_problem(self, int step):
         """The exception for a step that failed with this thread's own call."""
+        # Read first: what makes an exception is Python, and lets signal handlers and other threads close the streamer.
+        cdef int call = self.p.call
+        cdef int status = self.p.status
+        cdef int64_t entry = self.p.failed_entry
+        wanted = self.p.wanted
         if step == STEP_FAILED:
             _hip.clear_last_error()
-            error = _hip.status_error(self.p.call, self.p.status, self.p.failed_entry, -1)
-            if self.p.call == _hip.CALL_MALLOC:
-                error.detail = f"{self.p.wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes"
-            raise error
+            error = _hip.status_error(call, status, entry, -1)
+            if call == _hip.CALL_MALLOC:
+                error.detail = f"{wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes"
+            return error
         if step == STEP_NO_MEMORY:
-            raise MemoryError(f"no host memory for {self.p.wanted} bytes" if self.p.wanted
-                              else "the system gives no more memory or threads")
+            return MemoryError(f"no host memory for {wanted} bytes" if wanted
+                               else "the system gives no more memory or threads")
         if step == STEP_HUNG:
-            raise StrataError(f"this streamer is broken: {self.thread_states()}")
-        raise StrataError(f"unexpected step {step}")
+            return StrataError(f"this streamer is broken: {self.thread_states()}")
+        return StrataError(f"unexpected step {step}")
 
     @property
     def copy_stream(self):
@@ -237,6 +241,7 @@ cdef class StreamerCore:
         cdef int64_t n = starts.shape[0] - 1
         cdef int64_t i, s
         cdef int64_t bad = -1
+        self.busy = True
         with nogil:
             for i in range(n):
                 for s in range(starts[i], starts[i + 1]):
@@ -245,6 +250,7 @@ cdef class StreamerCore:
                         break
                 if bad >= 0:
                     break
+        self.busy = False
         if bad >= 0:
             raise ValueError(
                 f"entry {first + bad} needs {int(copies.entry_extents()[bad])} bytes and a slot has "
@@ -270,6 +276,9 @@ cdef class StreamerCore:
                 request._abort("its streamer was closed")
             except StrataError:
                 pass                        # broken: said below
+            p = self.p                      # a signal handler may have closed it meanwhile
+            if p == NULL:
+                return
         # From here on no other thread finds the pipeline: cancel() may come at any time.
         self.p = NULL
         with nogil:

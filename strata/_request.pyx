@@ -46,7 +46,11 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     core.check_open()
     request = core.current() if core.current is not None else None
     if core.p.running and core.p.ending and request is not None:
-        request._abort("its finish() was interrupted")
+        request._settle()
+    if copies is not None:
+        core._check_entries(copies, 0)
+    # From here to pipeline_begin() nothing is Python: no signal handler, and no other thread, comes in between.
+    core.check_open()
     if core.p.running:
         raise StrataError("a request of this streamer is still running: finish() or abort() it first")
     plan.gpu_ring = core.gpu_ring
@@ -58,11 +62,9 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     if lent_slots is not None:
         slots = lent_slots
         slot_pointer = &slots[0]
-    if copies is not None:
-        core._check_entries(copies, 0)
     step = pipeline_begin(core.p, &plan, slot_pointer, compute_stream)
     if step != STEP_OK:
-        core._raise_setup(step)
+        raise core.setup_problem(step)
     request = Request.__new__(Request)
     request.core = core
     request.generation = core.p.generation
@@ -204,12 +206,12 @@ cdef class Request:
         cdef int64_t left
         if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
             raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
-        if not 0 <= n < 2**62:
+        if n < 0:
             raise ValueError(f"n is {n}; it must be at least 0")
         if n > p.listed - p.acquired and not p.control.attention.load(memory_order_acquire):
             raise IndexError(f"entry {p.listed} is past the end of the list ({p.listed} entries): n is {n}, and "
                              f"{p.listed - p.acquired} entries are left")
-        left = n
+        left = min(n, max(p.listed, 1))         # less only where the request is stopped already
         while left > 0:
             step = pipeline_skip(p)
             if step == STEP_BUSY:
@@ -229,6 +231,7 @@ cdef class Request:
             self.iterated = None
             if slot.request is not None:
                 slot.release()
+                p = self.pipeline()
         if p.acquired >= p.listed and not p.control.attention.load(memory_order_acquire):
             raise StopIteration
         slot = self.acquire()
@@ -252,7 +255,7 @@ cdef class Request:
             If no host buffer can be allocated, with the bytes asked for.
         """
         from strata.copies import ExpertCopies
-        cdef Pipeline* p = self.pipeline()
+        cdef Pipeline* p
         cdef const uint64_t[::1] addresses
         cdef const int64_t[::1] nbytes
         cdef const int64_t[::1] offsets
@@ -264,19 +267,22 @@ cdef class Request:
         cdef int64_t n
         cdef int step
         cdef int64_t pageable
+        self.pipeline()
         if not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
-        self.core._check_entries(copies, p.listed)
         n = len(copies)
-        if p.ending:
-            raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
-        if n == 0:
-            return
         addresses = copies.addresses
         nbytes = copies.nbytes
         offsets = copies.offsets
         starts = copies.entry_starts
         staged = copies.staged
+        self.core._check_entries(copies, self.pipeline().listed)
+        # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.
+        p = self.pipeline()
+        if p.ending:
+            raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
+        if n == 0:
+            return
         pageable = 0 if p.host == NULL else p.host.pageable
         self.core.owners.append(copies)
         # An entry may have no segment at all: such a list has no first element to point to.
@@ -298,14 +304,14 @@ cdef class Request:
         self.core.owners.pop()
         wanted = p.wanted
         buffers = f"{p.host_ring_size} buffers of {p.ring.slot_bytes} bytes"
-        if step != STEP_STOPPED:
-            self._end_quietly()                 # what could not be appended ends the request
-        if step == STEP_NO_MEMORY and wanted:
-            raise MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for "
-                              f"({buffers})")
         if step == STEP_STOPPED:
             self._raise(step)
-        self.core._raise_setup(step)
+        if step == STEP_NO_MEMORY and wanted:
+            problem = MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for ({buffers})")
+        else:
+            problem = self.core.setup_problem(step)
+        self._end_quietly()                     # what could not be appended ends the request
+        raise problem
 
     # --- ends -----------------------------------------------------------------------------------------------
 
@@ -326,17 +332,20 @@ cdef class Request:
         Ctrl-C ends the wait for the device, not the request: that keeps its sources, takes no more entries, and ends
         with the next `finish`, `abort` or `ExpertStreamer.begin`.
         """
-        cdef Pipeline* p = self.pipeline()
+        cdef Pipeline* p
         cdef StreamerCore core = self.core
         cdef int step = STEP_BUSY
+        self.pipeline()
         if self.iterated is not None and self.iterated.request is not None:
             self.iterated.release()
         self.iterated = None
+        p = self.pipeline()
         if p.issuer.consumed.get() < p.listed and not p.control.attention.load(memory_order_acquire):
             consumed = p.issuer.consumed.get()
             listed = p.listed
             self._abort("finish() came before every entry was consumed")
             raise StrataError(f"finish() with {consumed} of {listed} entries consumed: the request was aborted")
+        p.unmoved_ns = 0                        # of a wait that was interrupted
         while step == STEP_BUSY:
             core.busy = True
             with nogil:
@@ -364,35 +373,47 @@ cdef class Request:
     def _abort(self, why):
         cdef Pipeline* p = self.core.p
         cdef int step
+        if self.ended is not None or p == NULL:
+            return                              # a signal handler came first
         self.core.busy = True
-        try:
-            with nogil:
-                step = pipeline_abort(p)
-        finally:
-            self.core.busy = False
-        broken = p.broken
-        if step == STEP_HUNG:
-            states = self.core.thread_states()
-            self._over(why)
-            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        with nogil:
+            step = pipeline_abort(p)
+        self.core.busy = False
+        states = self.core.thread_states() if step == STEP_HUNG else None
         self._over(why)
-        return broken
+        if step == STEP_HUNG:
+            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+
+    def _settle(self):
+        """End what an interrupted finish() has begun, and raise what has failed meanwhile."""
+        cdef Pipeline* p
+        self._abort("its finish() was interrupted")
+        p = self.core.p
+        if p != NULL and not p.running and p.control.failed.load(memory_order_acquire) == 2:
+            self._raise_cause()
 
     def _over(self, why):
         """Keep what may still be asked of the request, and let go of its sources."""
         cdef Pipeline* p = self.core.p
         cdef int k
+        if self.ended is not None:
+            return
+        self.ended = why
+        if p == NULL:
+            return
         read_counters(&p.counters, self.final)
         for k in range(N_COUNTERS):
             self.core.totals[k] += self.final[k]
         self.final_length = p.listed
         self.final_issued = p.issuer.issued.get()
         self.final_consumed = p.issuer.consumed.get()
-        self.ended = why
-        self.iterated = None
-        if p.broken:
-            _hip.abandon(self.core.owners)       # the device may still read them
+        broken = p.broken
+        # Only now what may run Python, as letting go of objects does.
+        owners = self.core.owners
         self.core.owners = []
+        if broken:
+            _hip.abandon(owners)                 # the device may still read them
+        self.iterated = None
 
     def _end_quietly(self):
         """After another error: abort, and keep that error the one that is raised."""
@@ -414,9 +435,10 @@ cdef class Request:
         if kind is not None:
             self._abort("an exception left its context")
         elif p.issuer.consumed.get() < p.listed and not p.control.attention.load(memory_order_acquire):
-            logger.info("a request was left with %d of %d entries consumed: aborted", p.issuer.consumed.get(),
-                        p.listed)
+            consumed = p.issuer.consumed.get()
+            listed = p.listed
             self._abort("its context was left early")
+            logger.info("a request was left with %d of %d entries consumed: aborted", consumed, listed)
         else:
             self.finish()
         return False
@@ -494,8 +516,11 @@ cdef class Request:
         if step == STEP_STOPPED:
             if p.running:
                 self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled")
-            elif self.ended is None:
+            else:
                 self._over("it failed")
+            p = self.core.p
+            if p == NULL:
+                raise RequestAborted(f"the request is over at entry {entry}: its streamer was closed")
             if p.control.failed.load(memory_order_acquire) == 2:
                 self._raise_cause()
             raise RequestAborted(f"the request was cancelled at entry {entry}")
@@ -507,18 +532,23 @@ cdef class Request:
 
     def _raise_cause(self):
         cdef Pipeline* p = self.core.p
+        # Read first: what makes an exception is Python, and lets signal handlers close the streamer.
+        cdef int call = p.control.failure.call
+        cdef int status = p.control.failure.status
+        who = p.control.failure.who
+        worker = p.control.failure.worker
+        broken = p.broken
         entry = p.control.failure.entry
         slot = p.control.failure.slot
         if entry >= 0 and slot < 0:
             slot = entry % self.core.gpu_ring
-        error = _hip.status_error(p.control.failure.call, p.control.failure.status, entry, slot)
-        who = p.control.failure.who
+        error = _hip.status_error(call, status, entry, slot)
         details = []
         if who == WHO_ISSUER:
             details.append("in the issuer's thread")
         elif who != WHO_ENGINE:
-            details.append(f"in worker {p.control.failure.worker}'s thread")
-        if p.broken:
+            details.append(f"in worker {worker}'s thread")
+        if broken:
             details.append("the device cannot be waited for any more: the streamer is broken")
         error.detail = "; ".join(details) or None
         raise error

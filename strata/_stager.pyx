@@ -91,6 +91,7 @@ cdef class StagerCore:
         cdef Extent* extent
         cdef int64_t i
         cdef int64_t n = 0
+        cdef int64_t pageable = 0
         cdef int status
         cdef int call = 0
         self.check_open()
@@ -107,8 +108,10 @@ cdef class StagerCore:
         for i in range(staged.shape[0]):
             n += staged[i] != 0
         if n:
+            self.busy = True
             with nogil:
                 status = host_ring_allocate(self.ring, &call)
+            self.busy = False
             if status != _hip.HIP_SUCCESS:
                 if call == _hip.CALL_HOST_MALLOC:
                     raise MemoryError(f"no host memory for the host ring: {self.host_ring * self.buffer_bytes} bytes "
@@ -123,9 +126,7 @@ cdef class StagerCore:
                     extent.job_entries[n] = i
                     n += 1
             self.station.counters.pageable_buffers.store(self.ring.pageable, memory_order_relaxed)
-            if self.ring.pageable:
-                logger.warning("%d of %d host buffers of %d bytes could not be pinned", self.ring.pageable,
-                               self.host_ring, self.buffer_bytes)
+            pageable = self.ring.pageable
         extent.first_entry = 0
         extent.n_entries = staged.shape[0]
         extent.first_job = 0
@@ -138,6 +139,9 @@ cdef class StagerCore:
         self.stream_known = False
         host_ring_begin(self.ring, stage_batch, False)
         host_ring_append(self.ring, extent)
+        if pageable:                        # last: a handler of the log's may end all this
+            logger.warning("%d of %d host buffers of %d bytes could not be pinned", pageable, self.host_ring,
+                           self.buffer_bytes)
 
     def wait(self, int64_t job, timeout):
         """Address of the job's buffer once its bytes lie there."""

@@ -86,10 +86,12 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     """Whether the issuer has come through its list and the copy stream is empty already.
 
     Then the request ends without waking the issuer. Nothing here waits for the device: where the stream is
-    not empty, the issuer waits for it, so that a driver call that never returns can be named.
+    not empty, or host buffers were in use, the issuer waits, so that a driver call that never returns can be named.
     """
     cdef int status
     cdef int call = 0
+    if p.host != NULL and p.host.submitted > 0:
+        return False
     if not p.issuer.done.wait(p.issuer.listed.get(), p.issuer.exited, 1000000):
         return False
     status = _hip.stream_query(p.ring.copy_stream)
@@ -109,9 +111,9 @@ cdef int _end(Pipeline* p, int64_t slice_ns) noexcept nogil:
     """The issuer's and the host ring's end, and a drained copy stream. `STEP_BUSY` after a slice: call again."""
     cdef Extent* command
     cdef int step = STEP_OK
-    if p.listed == 0 and not p.issuer.dirty.load(memory_order_relaxed):
-        return STEP_OK
     if not p.ending:
+        if p.listed == 0 and not p.issuer.dirty.load(memory_order_relaxed):
+            return STEP_OK
         p.issuer.finish_status = _hip.HIP_SUCCESS
         if not p.control.stop.load(memory_order_acquire) and _drained(p):
             return STEP_OK
@@ -185,6 +187,8 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
     if not p.running:
         return STEP_IDLE
     control_stop(&p.control)
+    p.unmoved_ns = 0                # of a finish() that was interrupted: a tear-down has its whole time
+    p.seen_progress = pipeline_progress(p)
     step = _end(p, kForever)
     if p.broken:
         p.running = False

@@ -43,7 +43,7 @@ cdef strata_request request_handle(object request) except NULL
 cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil
 # Give the oldest held entry back.
 cdef int release(strata_request request, int64_t entry) noexcept nogil
-# Pass the next n entries unread.
+# Pass the next n entries unread; STRATA_END where fewer are left: none is passed then.
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil
 # Append entries; the arrays are copied, what the addresses point to stays the caller's to keep alive until
 # the request is over. Entry i has the segments entry_starts[i] up to entry_starts[i + 1].

@@ -57,6 +57,8 @@ cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept no
     cdef int step
     if n < 0:
         return STRATA_INVALID
+    if n > p.listed - p.acquired and not p.control.attention.load(memory_order_acquire):
+        return STRATA_END if p.running else STRATA_IDLE
     while n > 0:
         step = pipeline_skip(p)
         if step == STEP_OK:

@@ -86,17 +86,12 @@ class Bench:
         logger.setLevel(logging.ERROR)  # buffers that we keep from being pinned are no news
         before: dict[str, Any] | None = None
         try:
-            if not self.software:
-                self._ballast = Ballast()
             if self.software and self.schedule is not None:
                 before = control.configuration()
                 control.configure(schedule=self.schedule, seed=self.seed, idle_ms=_IDLE_MS)
             yield
         finally:
             logger.setLevel(level)
-            if self._ballast is not None:
-                self._ballast.close()
-                self._ballast = None
             if before is not None:
                 control.configure(schedule=before["schedule"], seed=before["seed"], idle_ms=before["idle_ms"])
 
@@ -128,12 +123,24 @@ class Bench:
         if self.software:
             name_handles(streamer)
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """With what `hold` needs on a real device, for which memory is taken at the first one."""
+        try:
+            yield
+        finally:
+            ballast, self._ballast = self._ballast, None
+            if ballast is not None:
+                ballast.close()
+
     # --- being unkind -----------------------------------------------------------------------------------------
 
     def hold(self, stream: int, seconds: float) -> Hold:
         """Hold a stream back from here on: until `release`, or on a real device for about so many seconds."""
-        if self._ballast is None:
+        if self.software:
             return Latch(stream)
+        if self._ballast is None:
+            self._ballast = Ballast()
         return self._ballast.put(stream, seconds)
 
     @contextmanager

@@ -52,7 +52,7 @@ def _run(bench: Bench, name: str) -> Outcome:
     outcome = Outcome(name, schedule, seed=bench.seed)
     with outcome.timed():
         try:
-            with bench.watched(outcome):
+            with bench.watched(outcome), bench.holding():
                 FIXTURES[name](bench, outcome)
         except TooManyFailures as problem:
             outcome.fail(str(problem))

@@ -71,16 +71,17 @@ class Busy:
 class Ballast:
     """Device memory that is written again and again, by the compute units rather than a copy engine.
 
-    Made before anything is held, since a driver may wait for the device while it allocates.
+    Made where nothing is held yet, since a driver may wait for the device while it allocates.
     """
 
     def __init__(self) -> None:
         free, _ = _hip.memory_info()
         self._nbytes = min(BALLAST_BYTES, free // _SHARE)
-        self._stack = ExitStack()
-        self._memory = _hip.malloc(self._nbytes)
-        self._stack.callback(_hip.free, self._memory)
-        self._seconds = self._measured()
+        with ExitStack() as made:
+            self._memory = _hip.malloc(self._nbytes)
+            made.callback(_hip.free, self._memory)
+            self._seconds = self._measured()
+            self._stack = made.pop_all()
 
     def _measured(self) -> float:
         """Seconds of one operation."""

@@ -34,8 +34,8 @@ __all__ = ["HOST_RING", "KINDS", "SLOT", "Configuration", "run"]
 SLOT = 8 * 1024
 HOST_RING = 16
 KINDS = ("direct", "staged", "mixed")
-#: How long a real device is kept busy: several times what begin() and the first copies take.
-_BUSY_S = 0.004
+#: How long a real device is kept busy: about what it takes to end a request and to begin the next.
+_BUSY_S = 0.012
 #: How long an abort is left before a stream that is held back: time enough for doing wrong, no more.
 _GRACE_S = 0.03
 _SYNCHRONIZE = ("hipStreamSynchronize", "hipEventSynchronize")
@@ -63,12 +63,10 @@ def _configurations(quick: bool) -> Iterator[Configuration]:
 
 def run(bench: Bench, outcome: Outcome) -> None:
     """Run the fixture."""
-    if not bench.software:
-        outcome.leave_out(f"transitions: without a latch; the compute stream is kept busy for {_BUSY_S * 1e3:g} ms "
-                          "at a time instead")
     pinned = Pool(bench, 1024 * 1024, pinned=True)
     pageable = Pool(bench, 1024 * 1024, pinned=False)
     back = Readback(bench, 256, SLOT)
+    held = [0, 0]
     for number, wanted in enumerate(_configurations(bench.quick)):
         for turn, (what, play) in enumerate(_PLAYS.items()):
             name = f"{what}: {wanted.name}"
@@ -80,8 +78,14 @@ def run(bench: Bench, outcome: Outcome) -> None:
                 problems = stage.play(play)
             except (StrataError, MemoryError, TimeoutError) as problem:
                 problems, error = [f"{type(problem).__name__}: {problem}"], True
+            held = [sum(pair) for pair in zip(held, stage.held, strict=True)]
             outcome.end_case(name, problems, error=error)
     outcome.bytes_checked += back.bytes_checked
+    if not bench.software:
+        outcome.leave_out(f"transitions: without a latch; the compute stream was kept busy instead, {held[0]} of "
+                          f"{held[1]} times until it was to go on")
+    if held[0] == 0:
+        outcome.fail(f"the compute stream was never held back for long enough: 0 of {held[1]} times")
 
 
 class _Stage:
@@ -102,6 +106,7 @@ class _Stage:
         self._generation = generation
         self._outcome = outcome
         self._holds: list[Hold] = []
+        self.held = [0, 0]  # until it was to go on; and in all
         self.raw = Raw()
 
     def play(self, what: Callable[[_Stage], None]) -> list[str]:
@@ -158,7 +163,10 @@ class _Stage:
     def release(self) -> None:
         """Let the streams go on."""
         while self._holds:
-            self._holds.pop().release()
+            hold = self._holds.pop()
+            self.held[0] += hold.lasts()
+            self.held[1] += 1
+            hold.release()
 
     def read(self, entries: Entries, slot: Slot, stream: int, what: str) -> None:
         """Queue a kernel that reads a slot."""

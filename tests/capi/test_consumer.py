@@ -73,6 +73,7 @@ def test_statuses(consumer, sources):
         assert consumer.release(request, 1) == ORDER
         assert [consumer.release(request, e) for e in range(4)] == [OK] * 4
         assert consumer.release(request, 3) == ORDER
+        assert consumer.skip(request, 9) == END     # nothing is passed
         assert consumer.skip(request, 8) == OK
         assert consumer.skip(request, -1) == INVALID
         assert consumer.poll(request, 0) == (END, None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from strata import _hip
+from strata.errors import StrataError
 from strata.selftest import (
     FIXTURES,
     SCHEDULES,
@@ -115,6 +116,45 @@ def test_a_device_that_is_not_kept_busy_long_enough(software: Any, monkeypatch: 
     assert outcome.failures == outcome.cases > 0
     assert outcome.generations == 4 * outcome.cases
     assert outcome.texts[0].endswith("the compute stream went on before everything was looked at: 1 s were wanted")
+
+
+def test_transitions_of_a_device_that_was_never_kept_busy(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _taken_for_a_device(monkeypatch)
+    monkeypatch.setattr(holds.Busy, "lasts", lambda self: False)
+    outcome = _run("transitions")
+    assert outcome.failures == 1
+    assert outcome.texts[0].startswith("the compute stream was never held back for long enough: 0 of ")
+
+
+@pytest.mark.parametrize(("call", "nth"), [("hipMalloc", 2), ("hipMemsetAsync", 1)])
+def test_what_cannot_keep_a_device_busy_is_a_failure(
+    call: str, nth: int, software: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the fixture that needs it, and nothing stays behind."""
+    _taken_for_a_device(monkeypatch)
+    before = _left(software)
+    injection = software.inject(call, nth, status=719)  # of hipMalloc, the first is the streamer's
+    outcome = _run("held terminal")
+    assert injection.fired
+    assert f"{call} failed with hipErrorLaunchFailure" in " ".join(outcome.texts)
+    assert _left(software) == before
+    assert _run("held terminal").ok
+
+
+def test_memory_that_a_device_does_not_take_back(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found before that is not lost."""
+    _taken_for_a_device(monkeypatch)
+    close = holds.Ballast.close
+
+    def fails(self: holds.Ballast) -> None:
+        close(self)
+        raise StrataError("no")
+
+    monkeypatch.setattr(holds.Ballast, "close", fails)
+    outcome = _run("held terminal")
+    assert outcome.cases > 0
+    assert outcome.failures == 1
+    assert "StrataError: no" in outcome.texts[0]
 
 
 def test_what_keeps_a_device_busy(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,6 +262,8 @@ def test_a_skip_past_the_end_skips_nothing() -> None:
         words = r"entry 5 is past the end of the list \(5 entries\): n is 4, and 3 entries are left"
         with pytest.raises(IndexError, match=words):
             request.skip(4)
+        with pytest.raises(IndexError, match=rf"n is {2**70}, and 3 entries are left"):
+            request.skip(2**70)
         assert (request.consumed, request.counters.skipped) == (2, 2)
         request.skip(3)
         request.skip(0)

@@ -1,0 +1,301 @@
+"""What a signal handler or another thread may end while a call of the engine is on its way through Python code.
+
+Handlers run wherever Python code does: in the making of an exception, in a log's handler, in a property. The tests put
+themselves there without signals, so that the moment is always the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import strata
+from tests.support.engine import stream_all
+from tests.support.scripts import ended_well, run_script
+from tests.support.sources import material
+
+NBYTES = 96
+RING = 4
+
+
+@contextmanager
+def once_an_error_is_made(act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` at the first line of the next HipError's construction."""
+    acts = [act]
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "__init__" and acts:
+            if isinstance(frame.f_locals.get("self"), strata.HipError):
+                acts.pop()()
+
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    assert not acts, "no HipError was made"
+
+
+class Sly(strata.ExpertCopies):
+    """A list of copies that does something of its own when it is looked at."""
+
+    __slots__ = ("act",)
+
+    @property
+    def staged(self) -> Any:
+        act, self.act = self.act, lambda: None
+        act()
+        return super().staged
+
+
+def sly(copies: strata.ExpertCopies, act: Callable[[], object]) -> Sly:
+    made = Sly(copies.addresses, copies.nbytes, copies.staged == 0, offsets=copies.offsets,
+               entry_starts=copies.entry_starts[:-1])
+    made.act = act
+    return made
+
+
+@pytest.mark.parametrize("how", ["abort", "begin", "close"])
+def test_extend_of_a_request_that_ends_meanwhile(how: str) -> None:
+    """Nothing is appended, to no other request either."""
+    each, other = material("d" * 9, NBYTES), material("ds", NBYTES, seed=1)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        request = streamer.begin()
+        following = []
+
+        def end() -> None:
+            if how == "close":
+                streamer.close()
+            else:
+                request.abort()
+            if how == "begin":
+                following.append(streamer.begin(other.copies))
+
+        with pytest.raises(strata.RequestAborted, match="this request is over"):
+            request.extend(sly(each.copies, end))
+        assert len(request) == 0
+        for each_following in following:
+            assert len(each_following) == len(other)
+            each_following.abort()
+        if how != "close":
+            stream_all(streamer, each)
+
+
+@pytest.mark.parametrize("how", ["begin", "close"])
+def test_begin_beside_another_begin_or_close(how: str) -> None:
+    each, other = material("d" * 9, NBYTES), material("ds", NBYTES, seed=1)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        following = []
+
+        def act() -> None:
+            if how == "close":
+                streamer.close()
+            else:
+                following.append(streamer.begin(other.copies))
+
+        copies = sly(each.copies, act)
+        with pytest.raises(strata.StrataError, match="closed" if how == "close" else "still running|is over"):
+            streamer.begin(copies)
+        for each_following in following:
+            each_following.abort()
+
+
+@pytest.mark.parametrize("call", ["begin", "extend"])
+def test_close_while_a_long_list_is_checked(call: str) -> None:
+    """The check runs without the GIL: another thread's close() is refused, or comes before or after it as a whole."""
+    each = material("d", NBYTES)
+    long = each.copies.take(np.zeros(400_000, np.int64))
+    for _ in range(20):
+        streamer = strata.ExpertStreamer(NBYTES, gpu_ring=RING)
+        problems: list[str] = []
+        started = threading.Barrier(2)
+
+        def close(streamer: strata.ExpertStreamer = streamer, problems: list[str] = problems,
+                  started: threading.Barrier = started) -> None:
+            started.wait()
+            try:
+                streamer.close()
+            except strata.StrataError as refused:
+                problems.append(str(refused))
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        request = streamer.begin() if call == "extend" else None
+        started.wait()
+        try:
+            if request is None:
+                request = streamer.begin(long)
+            else:
+                request.extend(long)
+        except strata.StrataError as problem:
+            assert "closed" in str(problem)
+        thread.join()
+        assert all("in use by another thread" in problem for problem in problems)
+        streamer.close()
+
+
+@pytest.mark.parametrize("how", ["close", "begin"])
+def test_a_failure_is_told_whole_whatever_a_handler_does(how: str, software) -> None:
+    each = material("d" * 9, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        software.inject("hipMemcpyAsync", 3, status=719)
+        request = streamer.begin(each.copies)
+        following = []
+
+        def act() -> None:
+            if how == "close":
+                streamer.close()
+            else:
+                following.append(streamer.begin(each.copies))
+
+        words = r"hipMemcpyAsync failed with hipErrorLaunchFailure \(719\).*entry 2.*in the issuer's thread\)?$"
+        with once_an_error_is_made(act), pytest.raises(strata.HipError, match=words):
+            for _ in request:
+                pass
+        for each_following in following:
+            each_following.abort()
+
+
+def test_a_failed_set_up_is_told_whole_whatever_a_handler_does(software) -> None:
+    each = material("s" * 9, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        request = streamer.begin()
+        software.inject("hipEventCreateWithFlags", 1, status=2)
+        with once_an_error_is_made(streamer.close), pytest.raises(strata.HipError, match="hipEventCreateWithFlags"):
+            request.extend(each.copies)
+        assert streamer.closed
+
+
+@pytest.mark.parametrize("how", ["abort", "begin", "close", "interrupt"])
+def test_leaving_a_context_early_is_over_before_it_is_told(how: str) -> None:
+    """The log's handlers run once the request has ended."""
+    each = material("d" * 9, NBYTES)
+    logger = logging.getLogger("strata")
+    level = logger.level
+    following = []
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        request = streamer.begin(each.copies)
+        request.skip(3)
+
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if how == "interrupt":
+                    raise KeyboardInterrupt
+                if how == "close":
+                    streamer.close()
+                else:
+                    request.abort()
+                if how == "begin":
+                    following.append(streamer.begin(each.copies))
+
+        handler = Handler()
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            with request:
+                pass
+        except KeyboardInterrupt:
+            assert how == "interrupt"
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+        assert repr(request).endswith("its context was left early>")
+        assert request.counters.skipped == streamer.counters.skipped == 3
+        for each_following in following:
+            each_following.skip(9)
+            each_following.finish()
+            assert streamer.counters.skipped == 12
+        if how in ("abort", "interrupt"):
+            stream_all(streamer, each)
+
+
+# --- an interrupted finish(), and what comes after it ---------------------------------------------------------------
+
+
+INTERRUPTED = """
+from strata import _core
+class Interrupted(Exception):
+    pass
+def interrupt(*_):
+    raise Interrupted
+signal.signal(signal.SIGALRM, interrupt)
+def interrupted_after(seconds):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        request.finish()
+    except Interrupted:
+        say("interrupted")
+streamer = strata.ExpertStreamer(64, gpu_ring=4)
+latch = control.hold(streamer.copy_stream)
+request = streamer.begin(direct)
+request.skip(64)
+"""
+
+
+@pytest.mark.parametrize("then", ["request.abort()", "request.finish()", "streamer.close()", "streamer.begin()"])
+def test_an_interrupted_finish_takes_no_patience_from_what_comes_after_it(then: str) -> None:
+    out = ended_well(run_script(INTERRUPTED + f"""
+_core.DRIVER_TIMEOUT_S = 1.0
+with strata.ExpertStreamer(64, gpu_ring=4) as streamer:
+    held = control.hold(streamer.copy_stream)
+    latch.release()
+    request.finish()
+    request = streamer.begin(direct)
+    request.skip(64)
+    interrupted_after(0.8)
+    threading.Timer(0.6, held.release).start()
+    {then}
+    say("well")
+"""))
+    assert out == ["interrupted", "well"]
+
+
+@pytest.mark.parametrize("then", ["request.finish()", "streamer.begin()"])
+def test_what_failed_after_an_interrupted_finish_is_raised(then: str) -> None:
+    out = ended_well(run_script(INTERRUPTED + f"""
+control.inject("hipStreamSynchronize", 1, 719)
+interrupted_after(0.1)
+latch.release()
+try:
+    {then}
+    say("no error")
+except strata.HipError as error:
+    say(error)
+streamer.begin(direct).abort()
+"""))
+    assert out[0] == "interrupted"
+    assert out[1].startswith("hipStreamSynchronize failed with hipErrorLaunchFailure (719)")
+
+
+def test_a_host_buffers_event_that_never_comes_does_not_hold_the_engines_thread() -> None:
+    """The stream is empty; the issuer waits for the host ring all the same, named and in bounded time."""
+    out = ended_well(run_script("""
+from strata import _core
+_core.DRIVER_TIMEOUT_S = 0.3
+control.thread_role("engine")
+streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=4)
+request = streamer.begin(staged)
+request.skip(63)
+slot = request.acquire()
+slot.synchronize()
+slot.release()
+control.inject("hipEventSynchronize", 1, action="hang")
+try:
+    request.finish()
+except strata.StrataError as error:
+    say(error)
+try:
+    streamer.close()
+except strata.StrataError as error:
+    say("closed")
+"""))
+    assert "a driver call has not returned: the issuer ends the request, in hipEventSynchronize" in out[0]
+    assert out[1] == "closed"
