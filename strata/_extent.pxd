@@ -7,8 +7,8 @@ cdef enum Command:
     COMMAND_FINISH = 1       # end the request: host ring, copy stream
     COMMAND_QUIT = 2         # end the thread
 
-# Per entry of one segment: 8 bytes each of address, size, offset, start, job, end and job entry, and one
-# of source type: 57.
+# Per entry of one segment: 8 bytes each of address, size, offset, start, job and end, and one of source type: 49.
+# A staged one has a job entry besides: 57.
 cdef struct Extent:
     atomic[Extent*] next
     int command

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu import machine, report
@@ -19,7 +20,8 @@ __all__ = ["main", "parse"]
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.race", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.race",
+                                     description="Races strata against what people use today, on a GPU with torch.")
     parser.add_argument("--out", type=Path, required=True, help="folder for race.json, race.md and workers.log")
     parser.add_argument("--only", default=",".join(PEERS), help="peers, separated by commas (default: all)")
     parser.add_argument("--sizes", default=",".join(size.name for size in SIZES),
@@ -53,8 +55,11 @@ def _line(result: Result) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and write after each case. Gives 0 where every case was measured, else 1."""
+    """Measure, and write after each case. Gives 0 where every case was measured, else 1; 2 where none can be."""
     args = parse(arguments)
+    if find_spec("torch") is None:
+        print("python -m benchmarks.gpu.race: error: the race needs torch, and a GPU that it knows", file=sys.stderr)
+        return 2
     began = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     given = sys.argv[1:] if arguments is None else list(arguments)

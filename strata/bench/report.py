@@ -178,11 +178,13 @@ class Report:
         protocol = self.protocol
         first = self.arms[0].runs[0].outcome
         about = ", ".join(f"{name} {value}" for name, value in first.runtime.items() if name != "library")
+        measured = protocol.processes * protocol.samples
         return [
             *([] if self.workload is None else [f"workload: {self.workload}"]),
             *(f"arm {arm.name}: {arm.arm.template}" for arm in self.arms if arm.arm.settings is None),
             f"protocol: {protocol.processes} processes an arm in turn, each {protocol.warmups} warm-ups and "
-            f"{protocol.samples} samples; medians of {protocol.processes * protocol.samples}",
+            f"{protocol.samples} samples; medians of {measured}",
+            *(["one sample an arm: there is no spread, and every change may be chance"] if measured == 1 else []),
             f"machine: {self.machine}",
             f"strata {self.machine.strata}, commit {self.machine.commit}",
             *([f"ran on: {about}"] if about else []),

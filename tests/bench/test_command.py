@@ -89,6 +89,14 @@ def test_overlapping_samples_are_named(planned, bench_command, tmp_path: Path, c
     assert "may be chance: PP, tok/s; run wall, ms; TTFT, ms." in capsys.readouterr().out
 
 
+def test_a_single_sample_is_no_evidence(planned, bench_command, capsys) -> None:
+    words = "one sample an arm: there is no spread, and every change may be chance"
+    assert main(bench_command("--processes", "1", "--samples", "1")) == 0
+    assert words in capsys.readouterr().out
+    assert main(bench_command("--processes", "1", "--samples", "2")) == 0
+    assert words not in capsys.readouterr().out
+
+
 def test_a_counter_that_varies_is_shown_as_it_was(planned, bench_command, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out.json"
     planned.set("8,16,16", varying=True)

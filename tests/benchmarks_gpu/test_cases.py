@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, race
 from benchmarks.gpu.race import parse
 
 SIZES = [*cases.SIZES, *(size.reduced() for size in cases.SIZES)]
@@ -66,3 +68,13 @@ def test_banks_hold_exactly_an_expert(nbytes: int, hidden: int, columns: tuple[i
 def test_banks_of_no_whole_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="1001"):
         cases.bank_columns(1001, 64)
+
+
+def test_without_torch_there_is_no_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(race, "find_spec", lambda name: None)
+    assert race.main(["--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == (
+        "python -m benchmarks.gpu.race: error: the race needs torch, and a GPU that it knows\n")
+    assert not (tmp_path / "out").exists()
