@@ -86,12 +86,10 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     """Whether the issuer has come through its list and the copy stream is empty already.
 
     Then the request ends without waking the issuer. Nothing here waits for the device: where the stream is
-    not empty, or host buffers were in use, the issuer waits, so that a driver call that never returns can be named.
+    not empty, the issuer waits for it, so that a driver call that never returns can be named.
     """
     cdef int status
     cdef int call = 0
-    if p.host != NULL and p.host.submitted > 0:
-        return False
     if not p.issuer.done.wait(p.issuer.listed.get(), p.issuer.exited, 1000000):
         return False
     status = _hip.stream_query(p.ring.copy_stream)
