@@ -270,15 +270,20 @@ cdef class StreamerCore:
             raise StrataError("this streamer is in use by another thread: cancel() its request there first")
         limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
         request = self.current() if self.current is not None else None
-        if p.running and request is not None:
+        while p.running and request is not None and not p.broken:
             p.driver_timeout_ns = limit
             try:
                 request._abort("its streamer was closed")
             except StrataError:
                 pass                        # broken: said below
-            p = self.p                      # a signal handler may have closed it meanwhile
+            # Letting go of the sources may run Python: it may have closed the streamer, or begun another request.
+            p = self.p
             if p == NULL:
                 return
+            if self.busy:
+                raise StrataError("this streamer is in use by another thread: cancel() its request there first")
+            following = self.current()
+            request = following if following is not request else None
         # From here on no other thread finds the pipeline: cancel() may come at any time.
         self.p = NULL
         with nogil:

@@ -1,6 +1,7 @@
 """The engine's side for Python: a request, a slot."""
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from strata._control cimport Failure
 from strata._core cimport StreamerCore
 from strata._pipeline cimport Pipeline
 
@@ -13,6 +14,9 @@ cdef class Request:
     cdef int64_t final_length
     cdef int64_t final_issued
     cdef int64_t final_consumed
+    cdef bint failed                  # the cause is known
+    cdef bint broke                   # the streamer, with this request
+    cdef Failure cause
     cdef Slot iterated
     cdef object settings_
     cdef object __weakref__

@@ -47,12 +47,9 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     request = core.current() if core.current is not None else None
     if core.p.running and core.p.ending and request is not None:
         request._settle()
+    request = None
     if copies is not None:
         core._check_entries(copies, 0)
-    # From here to pipeline_begin() nothing is Python: no signal handler, and no other thread, comes in between.
-    core.check_open()
-    if core.p.running:
-        raise StrataError("a request of this streamer is still running: finish() or abort() it first")
     plan.gpu_ring = core.gpu_ring
     plan.host_ring = core.host_ring
     plan.copy_batch = limits.copy_batch
@@ -62,14 +59,23 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     if lent_slots is not None:
         slots = lent_slots
         slot_pointer = &slots[0]
+    request = Request.__new__(Request)
+    request.core = core
+    request.settings_ = settings
+    request.ended = "it has not begun"
+    current, last = weakref.ref(request), core.current
+    # From here to the end of the request's beginning nothing is Python, and no object is made or let go: no signal
+    # handler, no collector and no other thread comes in between.
+    core.check_open()
+    if core.p.running:
+        raise StrataError("a request of this streamer is still running: finish() or abort() it first")
     step = pipeline_begin(core.p, &plan, slot_pointer, compute_stream)
     if step != STEP_OK:
         raise core.setup_problem(step)
-    request = Request.__new__(Request)
-    request.core = core
     request.generation = core.p.generation
-    request.settings_ = settings
-    core.current = weakref.ref(request)
+    request.ended = None
+    core.current = current
+    last = None
     if copies is not None:
         try:
             request.extend(copies)
@@ -166,10 +172,11 @@ cdef class Request:
         """
         cdef AcquiredSlot got
         cdef Slot slot
-        cdef Pipeline* p = self.pipeline()
+        cdef Pipeline* p
         cdef int step
         if timeout is not None:
             timeout = check_timeout("timeout", timeout)
+        p = self.pipeline()
         step = pipeline_acquire(p, &got)
         if step != STEP_OK:
             while step == STEP_BUSY:
@@ -201,13 +208,16 @@ cdef class Request:
         StrataError, RequestAborted, HipError
             As `acquire`.
         """
-        cdef Pipeline* p = self.pipeline()
+        cdef Pipeline* p
         cdef int step
         cdef int64_t left
+        self.pipeline()
         if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
             raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
+        n = int(n) + 0                          # a plain one: what a subclass does comes before `p`
         if n < 0:
             raise ValueError(f"n is {n}; it must be at least 0")
+        p = self.pipeline()
         if n > p.listed - p.acquired and not p.control.attention.load(memory_order_acquire):
             raise IndexError(f"entry {p.listed} is past the end of the list ({p.listed} entries): n is {n}, and "
                              f"{p.listed - p.acquired} entries are left")
@@ -309,7 +319,11 @@ cdef class Request:
         if step == STEP_NO_MEMORY and wanted:
             problem = MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for ({buffers})")
         else:
-            problem = self.core.setup_problem(step)
+            try:
+                problem = self.core.setup_problem(step)
+            except BaseException:               # a signal handler's
+                self._end_quietly()
+                raise
         self._end_quietly()                     # what could not be appended ends the request
         raise problem
 
@@ -386,10 +400,8 @@ cdef class Request:
 
     def _settle(self):
         """End what an interrupted finish() has begun, and raise what has failed meanwhile."""
-        cdef Pipeline* p
         self._abort("its finish() was interrupted")
-        p = self.core.p
-        if p != NULL and not p.running and p.control.failed.load(memory_order_acquire) == 2:
+        if self.failed:
             self._raise_cause()
 
     def _over(self, why):
@@ -407,11 +419,14 @@ cdef class Request:
         self.final_length = p.listed
         self.final_issued = p.issuer.issued.get()
         self.final_consumed = p.issuer.consumed.get()
-        broken = p.broken
+        self.broke = p.broken
+        self.failed = p.control.failed.load(memory_order_acquire) == 2
+        if self.failed:
+            self.cause = p.control.failure
         # Only now what may run Python, as letting go of objects does.
         owners = self.core.owners
         self.core.owners = []
-        if broken:
+        if self.broke:
             _hip.abandon(owners)                 # the device may still read them
         self.iterated = None
 
@@ -431,7 +446,7 @@ cdef class Request:
         cdef Pipeline* p
         if self.ended is not None or self.core.p == NULL or _hip.forked():
             return False
-        p = self.core.p
+        p = self.pipeline()
         if kind is not None:
             self._abort("an exception left its context")
         elif p.issuer.consumed.get() < p.listed and not p.control.attention.load(memory_order_acquire):
@@ -448,8 +463,11 @@ cdef class Request:
             if self.core.p.running and self.core.p.generation == self.generation and not self.core.busy:
                 ending = self.core.p.ending
                 self._end_quietly()         # first: the warning may be an error
-                if ending:
-                    return                  # a finish() was interrupted: it was not forgotten
+                if ending:                  # a finish() was interrupted: it was not forgotten
+                    if self.failed:
+                        logger.error("a request was dropped whose finish() was interrupted, and it failed: %s failed with "
+                                     "status %d", _hip.call_name(self.cause.call).decode(), self.cause.status)
+                    return
                 warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
                               stacklevel=1)
 
@@ -518,37 +536,32 @@ cdef class Request:
                 self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled")
             else:
                 self._over("it failed")
-            p = self.core.p
-            if p == NULL:
-                raise RequestAborted(f"the request is over at entry {entry}: its streamer was closed")
-            if p.control.failed.load(memory_order_acquire) == 2:
+            if self.failed:
                 self._raise_cause()
             raise RequestAborted(f"the request was cancelled at entry {entry}")
         if step == STEP_HUNG:
             states = self.core.thread_states()
             self._over("a driver call has not returned")
             raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        if step == STEP_NO_MEMORY:
+            self._over("it failed")
+            raise MemoryError("the system gives no more memory: the request could not be ended")
         raise StrataError(f"unexpected step {step}")
 
     def _raise_cause(self):
-        cdef Pipeline* p = self.core.p
-        # Read first: what makes an exception is Python, and lets signal handlers close the streamer.
-        cdef int call = p.control.failure.call
-        cdef int status = p.control.failure.status
-        who = p.control.failure.who
-        worker = p.control.failure.worker
-        broken = p.broken
-        entry = p.control.failure.entry
-        slot = p.control.failure.slot
+        # What `_over` has kept: the streamer may be closed by now, or serve another request.
+        entry = self.cause.entry
+        slot = self.cause.slot
         if entry >= 0 and slot < 0:
             slot = entry % self.core.gpu_ring
-        error = _hip.status_error(call, status, entry, slot)
+        error = _hip.status_error(self.cause.call, self.cause.status, entry, slot)
+        who = self.cause.who
         details = []
         if who == WHO_ISSUER:
             details.append("in the issuer's thread")
         elif who != WHO_ENGINE:
-            details.append(f"in worker {worker}'s thread")
-        if broken:
+            details.append(f"in worker {self.cause.worker}'s thread")
+        if self.broke:
             details.append("the device cannot be waited for any more: the streamer is broken")
         error.detail = "; ".join(details) or None
         raise error

@@ -146,8 +146,9 @@ cdef class StagerCore:
     def wait(self, int64_t job, timeout):
         """Address of the job's buffer once its bytes lie there."""
         cdef bint there
-        cdef int64_t before
+        cdef int64_t before, generation
         self._check_job(job)
+        generation = self.ring.generation
         self._raise_failure()
         if job < self.ring.submitted:
             raise ValueError(f"job {job} was submitted before; the next one is {self.ring.submitted}")
@@ -171,6 +172,8 @@ cdef class StagerCore:
                 left -= SLICE_NS
             PyErr_CheckSignals()
             self._check_job(job)            # a signal handler may have finished the request, or closed the stager
+            if self.ring.generation != generation:
+                raise StrataError(f"job {job} was waited for in a request that is over: another one was started meanwhile")
         return host_ring_buffer(self.ring, job)
 
     cdef bint _slice(self, int64_t job, int64_t nanoseconds):
@@ -197,6 +200,9 @@ cdef class StagerCore:
         """After the copy of the job was queued on the stream."""
         cdef int status
         self._check_job(job)
+        if not self.stream_known and stream != 0:
+            _hip.check_stream("stream", stream)         # lets other threads run
+            self._check_job(job)
         self._raise_failure()
         if job != self.ring.submitted:
             raise ValueError(f"job is {job}; jobs are submitted in order, the next one is {self.ring.submitted}")
@@ -204,8 +210,6 @@ cdef class StagerCore:
             raise ValueError(f"job {job} is not ready yet: wait({job}) for it before its copy is queued")
         if self.stream_known and stream != self.ring.stream:
             raise ValueError(f"stream is {stream:#x}; this request's copies go on {self.ring.stream:#x}")
-        if not self.stream_known and stream != 0:
-            _hip.check_stream("stream", stream)
         self.stream_known = True
         status = host_ring_submitted(self.ring, job, stream)
         if status != _hip.HIP_SUCCESS:
@@ -229,9 +233,10 @@ cdef class StagerCore:
                 status = host_ring_finish(self.ring, &call, self.patience_ns)
         finally:
             self.busy = False
+        # Letting go of the sources comes last: it may run Python, which may close the stager.
+        copies, self.copies = self.copies, None
         if self.ring.broken:
-            _hip.abandon(self.copies)
-        self.copies = None
+            _hip.abandon(copies)
         if status == HOST_RING_HUNG:
             raise StrataError("this stager is broken, since a driver call has not returned or a DMA has not ended: "
                               f"{'; '.join(worker_states(self.ring)) or 'no worker is busy'}")
@@ -262,12 +267,16 @@ cdef class StagerCore:
         cdef int call = 0
         cdef int64_t patience = self.patience_ns if timeout is None else int(timeout * 1e9)
         cdef HostRing* ring = self.ring
+        cdef Station* station = self.station
         cdef bint broken
         if self.busy and not _hip.forked():
             raise StrataError("this stager is in use by another thread")
         self.ring = NULL
         if _hip.forked():
             return
+        # From here on it is this call's alone, however often, and from wherever, it is closed again.
+        self.station = NULL
+        copies, self.copies = self.copies, None
         if ring != NULL:
             with nogil:
                 host_ring_finish(ring, &call, patience)
@@ -276,16 +285,12 @@ cdef class StagerCore:
             with nogil:
                 host_ring_delete(ring, broken)
             if broken:
-                _hip.abandon(self.copies)
-                self.station = NULL
-                self.copies = None
+                _hip.abandon(copies)
                 raise StrataError(f"closing a broken stager: {'; '.join(states) or 'no worker is busy'}; its buffers, "
                                   "events and threads are left as they are on purpose")
-        self.copies = None
-        if self.station != NULL:
-            free(self.station.extent.job_entries)
-            destroy(self.station)
-            self.station = NULL
+        if station != NULL:
+            free(station.extent.job_entries)
+            destroy(station)
 
     @property
     def closed(self):

@@ -84,8 +84,8 @@ def run(bench: Bench, outcome: Outcome) -> None:
     if not bench.software:
         outcome.leave_out(f"transitions: without a latch; the compute stream was kept busy instead, {held[0]} of "
                           f"{held[1]} times until it was to go on")
-    if held[0] == 0:
-        outcome.fail(f"the compute stream was never held back for long enough: 0 of {held[1]} times")
+    if 10 * held[0] < held[1]:
+        outcome.fail(f"the compute stream was hardly ever held back for long enough: {held[0]} of {held[1]} times")
 
 
 class _Stage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -215,6 +216,138 @@ def test_leaving_a_context_early_is_over_before_it_is_told(how: str) -> None:
             assert streamer.counters.skipped == 12
         if how in ("abort", "interrupt"):
             stream_all(streamer, each)
+
+
+class SlyNumber(int):
+    """An integer that does something of its own when it is compared."""
+
+    act: Callable[[], object]
+
+    def __lt__(self, other: int) -> bool:
+        self.act()
+        return int(self) < other
+
+
+class SlySeconds(float):
+    """A number of seconds that does something of its own when it is compared."""
+
+    act: Callable[[], object]
+
+    def __ge__(self, other: float) -> bool:
+        self.act()
+        return float(self) >= other
+
+
+def test_arguments_that_close_the_streamer() -> None:
+    each = material("d" * 9, NBYTES)
+    for number, call in ((SlyNumber(1), "skip"), (SlySeconds(1), "acquire")):
+        with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+            request = streamer.begin(each.copies)
+            number.act = streamer.close
+            if call == "skip":
+                request.skip(number)  # taken as the number that it is
+                request.abort()
+            else:
+                with pytest.raises(strata.RequestAborted, match="its streamer was closed"):
+                    request.acquire(number)
+
+
+def test_the_last_of_an_old_request_closes_the_streamer() -> None:
+    each = material("d" * 9, NBYTES)
+    kept = {}
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        kept["request"] = streamer.begin(each.copies)
+        kept["request"].abort()
+        weakref.finalize(kept["request"], streamer.close)
+        with pytest.raises(strata.StrataError, match="closed"):
+            streamer.begin(sly(each.copies, kept.clear))
+
+
+@pytest.mark.parametrize("how", ["begin", "close"])
+def test_the_cause_outlives_what_letting_go_of_the_sources_does(how: str, software) -> None:
+    each, other = material("d" * 9, NBYTES), material("ds", NBYTES, seed=1)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        following = []
+        copies = each.take(0, 9)
+        weakref.finalize(copies, lambda: following.append(
+            streamer.begin(other.copies) if how == "begin" else streamer.close()))
+        software.inject("hipMemcpyAsync", 3, status=719)
+        request = streamer.begin(copies)
+        del copies
+        with pytest.raises(strata.HipError, match=r"hipMemcpyAsync failed with hipErrorLaunchFailure \(719\)"):
+            for _ in request:
+                pass
+        assert len(following) == 1
+        if how == "begin":
+            following[0].abort()
+
+
+def test_close_ends_a_request_that_letting_go_of_the_sources_began() -> None:
+    each, other = material("d" * 9, NBYTES), material("d" * 3, NBYTES, seed=1)
+    streamer = strata.ExpertStreamer(NBYTES, gpu_ring=RING)
+    following = []
+
+    def begin() -> None:
+        following.append(streamer.begin(other.copies))
+        following[0].skip(3)
+
+    copies = each.take(0, 9)
+    weakref.finalize(copies, begin)
+    request = streamer.begin(copies)
+    request.skip(2)
+    del copies
+    streamer.close()
+    for ended in (request, *following):
+        assert repr(ended).endswith("its streamer was closed>")
+    assert streamer.counters.skipped == 5
+
+
+def test_an_error_that_is_interrupted_ends_the_request_all_the_same(software) -> None:
+    each = material("s" * 9, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        request = streamer.begin()
+        software.inject("hipEventCreateWithFlags", 1, status=2)
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with once_an_error_is_made(interrupt), pytest.raises(KeyboardInterrupt):
+            request.extend(each.copies)
+        assert repr(request).endswith("it failed>")
+        stream_all(streamer, each)
+
+
+def test_a_stager_that_is_closed_as_its_sources_are_let_go() -> None:
+    each = material("s" * 3, NBYTES)
+    stager = strata.HostStager(NBYTES, host_ring=4)
+    copies = each.take(0, 3)
+    weakref.finalize(copies, stager.close)
+    stager.start(copies)
+    del copies
+    stager.finish()
+    with pytest.raises(strata.StrataError, match="this stager is closed"):
+        stager.start(each.copies)
+
+
+def test_a_stager_that_is_closed_while_a_stream_is_looked_at(software) -> None:
+    each = material("s" * 3, NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer:
+        stager = strata.HostStager(NBYTES, host_ring=4)
+        stager.start(each.copies)
+        stager.wait(0)
+        software.inject("hipStreamGetDevice", 1, action="hang")
+
+        def close() -> None:
+            while not software.hanging_calls():
+                pass
+            stager.close()
+            software.release_hangs()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        with pytest.raises(strata.StrataError, match="this stager is closed"):
+            stager.submitted(0, streamer.copy_stream)
+        thread.join()
 
 
 # --- an interrupted finish(), and what comes after it ---------------------------------------------------------------
