@@ -214,7 +214,7 @@ cdef class Request:
         self.pipeline()
         if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
             raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
-        n = int(n) + 0                          # a plain one: what a subclass does comes before `p`
+        n = int(n)                              # a plain one: what a subclass does comes before `p`
         if n < 0:
             raise ValueError(f"n is {n}; it must be at least 0")
         p = self.pipeline()
