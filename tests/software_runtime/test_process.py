@@ -196,6 +196,11 @@ def test_environment_chooses_the_configuration():
         STRATA_SOFTWARE_DEVICE_MEMORY="5000",
         STRATA_SOFTWARE_DEVICES="2",
         STRATA_SOFTWARE_IDLE_MS="30",
+        STRATA_SOFTWARE_MAX_PENDING="1024",
+        STRATA_SOFTWARE_BATCH="no-attributes",
+        STRATA_SOFTWARE_BATCH_READS="call",
+        STRATA_SOFTWARE_BATCH_CALLS="7",
+        STRATA_SOFTWARE_REGISTRATION="accepts",
     )
     expected = {
         "schedule": "random",
@@ -204,6 +209,11 @@ def test_environment_chooses_the_configuration():
         "device_memory": 5000,
         "devices": 2,
         "idle_ms": 30,
+        "max_pending": 1024,
+        "batch": "no-attributes",
+        "batch_reads": "call",
+        "batch_calls": 7,
+        "registration": "accepts",
     }
     expect_clean(result, str(expected))
 
@@ -216,6 +226,11 @@ def test_environment_chooses_the_configuration():
         ("STRATA_SOFTWARE_DEVICES", "9"),
         ("STRATA_SOFTWARE_PINNED_LIMIT", "-1"),
         ("STRATA_SOFTWARE_DEVICE_MEMORY", "16GiB"),
+        ("STRATA_SOFTWARE_MAX_PENDING", "many"),
+        ("STRATA_SOFTWARE_BATCH", "absent"),
+        ("STRATA_SOFTWARE_BATCH_READS", "any"),
+        ("STRATA_SOFTWARE_BATCH_CALLS", "-1"),
+        ("STRATA_SOFTWARE_REGISTRATION", "maybe"),
     ],
 )
 def test_wrong_environment_is_said_and_every_call_refused(variable, value):

@@ -24,6 +24,11 @@ class Configuration(ctypes.Structure):
         ("device_memory", _U64),
         ("devices", ctypes.c_int32),
         ("idle_ms", ctypes.c_int32),
+        ("max_pending", _U64),
+        ("batch", ctypes.c_char * 16),
+        ("batch_reads", ctypes.c_char * 16),
+        ("batch_calls", _U64),
+        ("registration", ctypes.c_char * 16),
     ]
 
 
@@ -39,6 +44,7 @@ class Live(ctypes.Structure):
         ("registered_bytes", _U64),
         ("executor_threads", _U64),
         ("pending_operations", _U64),
+        ("blocked_submissions", _U64),
     ]
 
 

@@ -7,7 +7,9 @@ also in a process forked from one that had used the runtime.
 
 The environment chooses the configuration at load: ``STRATA_SOFTWARE_SCHEDULE``,
 ``STRATA_SOFTWARE_SEED``, ``STRATA_SOFTWARE_PINNED_LIMIT``, ``STRATA_SOFTWARE_DEVICE_MEMORY``,
-``STRATA_SOFTWARE_DEVICES`` and ``STRATA_SOFTWARE_IDLE_MS``, with the values of :func:`configure`.
+``STRATA_SOFTWARE_DEVICES``, ``STRATA_SOFTWARE_IDLE_MS``, ``STRATA_SOFTWARE_MAX_PENDING``,
+``STRATA_SOFTWARE_BATCH``, ``STRATA_SOFTWARE_BATCH_READS``, ``STRATA_SOFTWARE_BATCH_CALLS`` and
+``STRATA_SOFTWARE_REGISTRATION``, with the values of :func:`configure`.
 """
 
 from __future__ import annotations
@@ -98,6 +100,11 @@ def configuration() -> dict[str, int | str]:
         "device_memory": now.device_memory,
         "devices": now.devices,
         "idle_ms": now.idle_ms,
+        "max_pending": now.max_pending,
+        "batch": now.batch.decode(),
+        "batch_reads": now.batch_reads.decode(),
+        "batch_calls": now.batch_calls,
+        "registration": now.registration.decode(),
     }
 
 
@@ -109,6 +116,11 @@ def configure(
     device_memory: int | None = None,
     devices: int | None = None,
     idle_ms: int | None = None,
+    max_pending: int | None = None,
+    batch: str | None = None,
+    batch_reads: str | None = None,
+    batch_calls: int | None = None,
+    registration: str | None = None,
 ) -> None:
     """Change the configuration; what is not named stays.
 
@@ -131,6 +143,21 @@ def configure(
     idle_ms : int, optional
         In the schedules on demand, pending operations run by themselves once nothing was submitted
         or run for so many milliseconds, as on a device they would. 0: never.
+    max_pending : int, optional
+        Operations that a stream holds at most. A call that would queue one more blocks, on the
+        calling thread, until one completes, as a driver's does. 0: no limit.
+    batch : {"full", "no-attributes", "unsupported"}, optional
+        What ``hipMemcpyBatchAsync`` takes. ``no-attributes``: a call with any answers *not
+        supported* (801), as ROCm 7.2.1 to 7.2.3 do. ``unsupported``: every call does.
+    batch_reads : {"stream", "call"}, optional
+        When a batch without attributes reads its pinned sources: in stream order, as single copies
+        do, or before the call returns.
+    batch_calls : int, optional
+        How many batch calls are served; those after them answer *not supported*. Every call of this
+        function begins to count anew. ``2**64 - 1``: all.
+    registration : {"refuses", "accepts"}, optional
+        What ``hipHostRegister`` does with a range that is registered already: it answers *already
+        registered*, or takes it, and the first unregistration then ends it.
 
     Raises
     ------
@@ -140,17 +167,25 @@ def configure(
     library = _binding.library()
     wanted = _binding.Configuration()
     _check(library.strata_sw_get_configuration(ctypes.byref(wanted)))
-    if schedule is not None:
-        encoded = schedule.encode()
-        if len(encoded) > 15:
-            raise ControlError(f"schedule={schedule!r}: no such schedule")
-        wanted.schedule = encoded
+    for name_, word in (
+        ("schedule", schedule),
+        ("batch", batch),
+        ("batch_reads", batch_reads),
+        ("registration", registration),
+    ):
+        if word is not None:
+            encoded = word.encode()
+            if len(encoded) > 15:
+                raise ControlError(f"{name_}={word!r}: no such {name_}")
+            setattr(wanted, name_, encoded)
     for name_, value, most in (
         ("seed", seed, _UNLIMITED),
         ("pinned_limit", pinned_limit, _UNLIMITED),
         ("device_memory", device_memory, _UNLIMITED),
         ("devices", devices, 4),
         ("idle_ms", idle_ms, 3_600_000),
+        ("max_pending", max_pending, _UNLIMITED),
+        ("batch_calls", batch_calls, _UNLIMITED),
     ):
         if value is not None:
             setattr(wanted, name_, _in_range(name_, value, 0, most))
@@ -168,7 +203,8 @@ def live() -> dict[str, int]:
     dict
         ``streams`` and ``events`` (handles created and not destroyed), ``device_allocations``,
         ``pinned_allocations`` and ``registered_ranges`` with their ``..._bytes``,
-        ``executor_threads``, and ``pending_operations`` (submitted and not complete).
+        ``executor_threads``, ``pending_operations`` (submitted and not complete) and
+        ``blocked_submissions`` (calls that wait for room in a full stream).
     """
     now = _binding.Live()
     _check(_binding.library().strata_sw_get_live(ctypes.byref(now)))

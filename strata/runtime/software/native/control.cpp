@@ -12,8 +12,15 @@
 namespace strata::software {
 
 namespace {
+
 thread_local std::string t_problem;
+
+template <std::size_t N>
+std::string field_text(const char (&field)[N]) {
+  return std::string(field, strnlen(field, N));
 }
+
+}  // namespace
 
 int control_failure(std::string problem) {
   t_problem = std::move(problem);
@@ -52,17 +59,35 @@ int strata_sw_get_configuration(strata_sw_configuration* configuration) {
   configuration->device_memory = now.device_memory;
   configuration->devices = now.devices;
   configuration->idle_ms = static_cast<std::int32_t>(now.idle_ns / 1'000'000);
+  configuration->max_pending = now.max_pending;
+  std::snprintf(configuration->batch, sizeof configuration->batch, "%s", batch_name(now.batch));
+  std::snprintf(configuration->batch_reads, sizeof configuration->batch_reads, "%s",
+                batch_reads_name(now.batch_reads));
+  configuration->batch_calls = now.batch_calls;
+  std::snprintf(configuration->registration, sizeof configuration->registration, "%s",
+                registration_name(now.registration));
   return 0;
 }
 
 int strata_sw_set_configuration(const strata_sw_configuration* configuration) {
   if (!control_ready()) return -1;
   Configuration wanted;
-  const std::string schedule(configuration->schedule,
-                             strnlen(configuration->schedule, sizeof configuration->schedule));
+  const std::string schedule = field_text(configuration->schedule);
   if (!schedule_of(schedule.c_str(), &wanted.schedule)) {
     return control_failure("schedule='" + schedule +
                            "': eager, lazy, random, copies-first, compute-first, timed and null are allowed");
+  }
+  const std::string batch = field_text(configuration->batch);
+  if (!batch_of(batch.c_str(), &wanted.batch)) {
+    return control_failure("batch='" + batch + "': full, no-attributes and unsupported are allowed");
+  }
+  const std::string reads = field_text(configuration->batch_reads);
+  if (!batch_reads_of(reads.c_str(), &wanted.batch_reads)) {
+    return control_failure("batch_reads='" + reads + "': stream and call are allowed");
+  }
+  const std::string registration = field_text(configuration->registration);
+  if (!registration_of(registration.c_str(), &wanted.registration)) {
+    return control_failure("registration='" + registration + "': refuses and accepts are allowed");
   }
   if (configuration->idle_ms < 0) {
     return control_failure("idle_ms=" + std::to_string(configuration->idle_ms) + ": 0 and more is allowed");
@@ -71,6 +96,8 @@ int strata_sw_set_configuration(const strata_sw_configuration* configuration) {
   wanted.pinned_limit = configuration->pinned_limit;
   wanted.device_memory = configuration->device_memory;
   wanted.devices = configuration->devices;
+  wanted.max_pending = configuration->max_pending;
+  wanted.batch_calls = configuration->batch_calls;
   wanted.idle_ns = std::int64_t{configuration->idle_ms} * 1'000'000;
   std::string problem;
   return apply_configuration(wanted, &problem) ? 0 : control_failure(problem);
@@ -95,6 +122,7 @@ int strata_sw_get_live(strata_sw_live* live) {
     const std::uint64_t done = stream.done.load();  // read first: never more than `tail`
     live->pending_operations += stream.tail.load() - done;
   }
+  live->blocked_submissions = blocked_submissions();
   return 0;
 }
 

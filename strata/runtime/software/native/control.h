@@ -34,6 +34,11 @@ typedef struct strata_sw_configuration {
   uint64_t device_memory; /* bytes of each device */
   int32_t devices;        /* 0 to 4 */
   int32_t idle_ms;        /* schedules on demand: pending work runs after so long without any call; 0: never */
+  uint64_t max_pending;   /* operations that a stream holds; a call that would add one more waits; 0: no limit */
+  char batch[16];         /* hipMemcpyBatchAsync: full, no-attributes (with any: not supported), unsupported */
+  char batch_reads[16];   /* a batch without attributes reads pinned sources in stream order or in the call */
+  uint64_t batch_calls;   /* batch calls that are served from now on, later ones not supported; UINT64_MAX: all */
+  char registration[16];  /* a second hipHostRegister of a range: refuses, or accepts (one unregistration ends both) */
 } strata_sw_configuration;
 
 STRATA_SW_API int strata_sw_get_configuration(strata_sw_configuration* configuration);
@@ -48,6 +53,7 @@ typedef struct strata_sw_live {
   uint64_t registered_ranges, registered_bytes;
   uint64_t executor_threads;
   uint64_t pending_operations;
+  uint64_t blocked_submissions; /* calls that wait for room in their stream now */
 } strata_sw_live;
 
 STRATA_SW_API int strata_sw_get_live(strata_sw_live* live);

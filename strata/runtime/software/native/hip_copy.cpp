@@ -93,6 +93,18 @@ hipError_t submit_copy(const Call& call, Stream& stream, const void* handle, Op&
   return submit_or_run(stream, std::move(op));
 }
 
+// What the configuration lets hipMemcpyBatchAsync do.
+bool batch_is_served(std::size_t num_attrs) {
+  Runtime& rt = runtime();
+  const Batch batch = rt.batch.load(std::memory_order_relaxed);
+  if (batch == Batch::Unsupported || (batch == Batch::NoAttributes && num_attrs != 0)) return false;
+  std::uint64_t left = rt.batch_calls_left.load(std::memory_order_relaxed);
+  if (left == UINT64_MAX) return true;
+  while (left != 0 && !rt.batch_calls_left.compare_exchange_weak(left, left - 1)) {
+  }
+  return left != 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -127,6 +139,7 @@ hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t c
                                size_t* attrs_idxs, size_t num_attrs, size_t* fail_idx, hipStream_t stream) {
   const Call call(Fn::MemcpyBatchAsync, stream, nullptr, dsts != nullptr && count != 0 ? dsts[0] : nullptr, count);
   if (call.answered()) return call.status();
+  if (!batch_is_served(num_attrs)) return call.finish(hipErrorNotSupported);
   if (fail_idx != nullptr) *fail_idx = SIZE_MAX;
   if (dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0 || num_attrs > count ||
       (num_attrs != 0 && (attrs == nullptr || attrs_idxs == nullptr || attrs_idxs[0] != 0))) {
@@ -150,12 +163,13 @@ hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t c
       return call.finish(status);
     }
   }
+  const bool reads_early = runtime().batch_reads.load(std::memory_order_relaxed) == BatchReads::DuringTheCall;
   std::size_t attribute = 0;
   for (std::size_t i = 0; i < count; ++i) {
     while (attribute + 1 < num_attrs && attrs_idxs[attribute + 1] <= i) ++attribute;
     if (sizes[i] == 0) continue;
     const bool read_now = num_attrs == 0
-                              ? plans[i].pageable_source
+                              ? plans[i].pageable_source || reads_early
                               : attrs[attribute].srcAccessOrder == hipMemcpySrcAccessOrderDuringApiCall;
     const hipError_t status =
         submit_copy(call, *target, stream, copy_op(dsts[i], srcs[i], sizes[i], plans[i]),

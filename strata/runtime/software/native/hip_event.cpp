@@ -60,6 +60,7 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   if (recorded == nullptr || recording == nullptr || recorded->device != recording->device) {
     return call.finish(hipErrorInvalidHandle);
   }
+  make_room(*recording);  // before the event's lock: a full stream must not keep others from asking for the event
   Op op;
   op.kind = OpKind::Record;
   std::lock_guard<std::mutex> lock(recorded->mutex);
@@ -70,7 +71,7 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   }
   if (call.checked()) checker_record(*recording, *recorded, event);
   std::uint64_t seq = 0;
-  const hipError_t status = submit(*recording, std::move(op), &seq);
+  const hipError_t status = submit_at_once(*recording, std::move(op), &seq);
   if (status == hipSuccess) {
     recorded->stream = recording;
     recorded->seq = seq;

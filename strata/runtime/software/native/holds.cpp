@@ -37,7 +37,7 @@ std::uint64_t hold_stream(Stream& stream) {
   op.kind = OpKind::Hold;
   op.latch = std::move(latch);
   std::uint64_t seq = 0;
-  if (submit(stream, std::move(op), &seq) == hipSuccess) return number;
+  if (submit_at_once(stream, std::move(op), &seq) == hipSuccess) return number;
   std::lock_guard<std::mutex> lock(holds().mutex);
   holds().open.erase(number);
   return 0;

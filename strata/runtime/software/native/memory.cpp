@@ -181,6 +181,11 @@ hipError_t register_range(int device, void* address, std::size_t bytes, unsigned
   std::unique_lock<std::shared_mutex> lock(kept.mutex);
   const MemoryRange around = look_up(kept, address);
   if (around.kind == MemoryKind::Device) return hipErrorInvalidValue;
+  // AMD's runtime takes such a range again, and forgets it at the first unregistration.
+  if (around.kind == MemoryKind::Registered && bytes <= around.end - base &&
+      runtime().registration.load(std::memory_order_relaxed) == Registration::Accepts) {
+    return hipSuccess;
+  }
   if (around.kind != MemoryKind::Pageable || bytes > around.end - base) {
     return hipErrorHostMemoryAlreadyRegistered;
   }

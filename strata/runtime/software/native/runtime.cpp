@@ -18,7 +18,20 @@ Runtime* g_runtime = nullptr;
 namespace {
 
 constexpr const char* kScheduleNames[] = {"eager", "lazy", "random", "copies-first", "compute-first", "timed", "null"};
-constexpr std::size_t kScheduleCount = sizeof kScheduleNames / sizeof *kScheduleNames;
+constexpr const char* kBatchNames[] = {"full", "no-attributes", "unsupported"};
+constexpr const char* kBatchReadsNames[] = {"stream", "call"};
+constexpr const char* kRegistrationNames[] = {"refuses", "accepts"};
+
+template <class Enum, std::size_t N>
+bool find_name(const char* const (&names)[N], const char* name, Enum* out) noexcept {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (std::strcmp(names[i], name) == 0) {
+      *out = static_cast<Enum>(i);
+      return true;
+    }
+  }
+  return false;
+}
 
 std::mutex& birth_mutex() {
   static std::mutex* const kept = new std::mutex;
@@ -52,15 +65,24 @@ bool read_number(const char* variable, std::uint64_t minimum, std::uint64_t maxi
   return true;
 }
 
+template <class Enum, std::size_t N>
+bool read_name(const char* variable, const char* const (&names)[N], Enum* out) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0' || find_name(names, text, out)) return true;
+  problem_text() = std::string(variable) + "=" + text + ": allowed are";
+  for (const char* name : names) problem_text() += std::string(" ") + name;
+  return false;
+}
+
 bool read_environment(Configuration* configuration) {
-  const char* schedule = std::getenv("STRATA_SOFTWARE_SCHEDULE");
-  if (schedule != nullptr && *schedule != '\0' && !schedule_of(schedule, &configuration->schedule)) {
-    problem_text() = std::string("STRATA_SOFTWARE_SCHEDULE=") + schedule + ": allowed are";
-    for (const char* name : kScheduleNames) problem_text() += std::string(" ") + name;
-    return false;
-  }
   std::uint64_t devices = 1, idle_ms = 100;
-  const bool ok = read_number("STRATA_SOFTWARE_SEED", 0, UINT64_MAX, &configuration->seed) &&
+  const bool ok = read_name("STRATA_SOFTWARE_SCHEDULE", kScheduleNames, &configuration->schedule) &&
+                  read_name("STRATA_SOFTWARE_BATCH", kBatchNames, &configuration->batch) &&
+                  read_name("STRATA_SOFTWARE_BATCH_READS", kBatchReadsNames, &configuration->batch_reads) &&
+                  read_name("STRATA_SOFTWARE_REGISTRATION", kRegistrationNames, &configuration->registration) &&
+                  read_number("STRATA_SOFTWARE_BATCH_CALLS", 0, UINT64_MAX, &configuration->batch_calls) &&
+                  read_number("STRATA_SOFTWARE_MAX_PENDING", 0, UINT64_MAX, &configuration->max_pending) &&
+                  read_number("STRATA_SOFTWARE_SEED", 0, UINT64_MAX, &configuration->seed) &&
                   read_number("STRATA_SOFTWARE_PINNED_LIMIT", 0, UINT64_MAX, &configuration->pinned_limit) &&
                   read_number("STRATA_SOFTWARE_DEVICE_MEMORY", 0, UINT64_MAX, &configuration->device_memory) &&
                   read_number("STRATA_SOFTWARE_DEVICES", 0, kMaxDevices, &devices) &&
@@ -79,6 +101,11 @@ void adopt(Runtime& rt, const Configuration& wanted) {
   rt.configuration = wanted;
   rt.schedule.store(wanted.schedule);
   rt.devices.store(wanted.devices);
+  rt.max_pending.store(wanted.max_pending);
+  rt.batch.store(wanted.batch);
+  rt.batch_reads.store(wanted.batch_reads);
+  rt.batch_calls_left.store(wanted.batch_calls);
+  rt.registration.store(wanted.registration);
   g_time_is_simulated.store(wanted.schedule == Schedule::Timed);
   reset_stream_clocks();
   // Before the scheduler's lock is taken and given back: nobody runs operations on demand from then on.
@@ -104,14 +131,22 @@ const AtLoad& g_read_at_load = at_load();
 
 const char* schedule_name(Schedule schedule) noexcept { return kScheduleNames[static_cast<std::size_t>(schedule)]; }
 
-bool schedule_of(const char* name, Schedule* out) noexcept {
-  for (std::size_t i = 0; i < kScheduleCount; ++i) {
-    if (std::strcmp(name, kScheduleNames[i]) == 0) {
-      *out = static_cast<Schedule>(i);
-      return true;
-    }
-  }
-  return false;
+bool schedule_of(const char* name, Schedule* out) noexcept { return find_name(kScheduleNames, name, out); }
+
+const char* batch_name(Batch batch) noexcept { return kBatchNames[static_cast<std::size_t>(batch)]; }
+
+bool batch_of(const char* name, Batch* out) noexcept { return find_name(kBatchNames, name, out); }
+
+const char* batch_reads_name(BatchReads reads) noexcept { return kBatchReadsNames[static_cast<std::size_t>(reads)]; }
+
+bool batch_reads_of(const char* name, BatchReads* out) noexcept { return find_name(kBatchReadsNames, name, out); }
+
+const char* registration_name(Registration registration) noexcept {
+  return kRegistrationNames[static_cast<std::size_t>(registration)];
+}
+
+bool registration_of(const char* name, Registration* out) noexcept {
+  return find_name(kRegistrationNames, name, out);
 }
 
 void create_runtime() {

@@ -16,8 +16,20 @@ constexpr int kMaxDevices = 4;
 
 enum class Schedule : std::uint8_t { Eager, Lazy, Random, CopiesFirst, ComputeFirst, Timed, Null };
 
+// What the library does with hipMemcpyBatchAsync, by versions of AMD's: ROCm 7.2.1 to 7.2.3 take no attributes.
+enum class Batch : std::uint8_t { Full, NoAttributes, Unsupported };
+enum class BatchReads : std::uint8_t { InStreamOrder, DuringTheCall };
+// Of a range that is registered already.
+enum class Registration : std::uint8_t { Refuses, Accepts };
+
 const char* schedule_name(Schedule schedule) noexcept;
 bool schedule_of(const char* name, Schedule* out) noexcept;
+const char* batch_name(Batch batch) noexcept;
+bool batch_of(const char* name, Batch* out) noexcept;
+const char* batch_reads_name(BatchReads reads) noexcept;
+bool batch_reads_of(const char* name, BatchReads* out) noexcept;
+const char* registration_name(Registration registration) noexcept;
+bool registration_of(const char* name, Registration* out) noexcept;
 
 struct Configuration {
   Schedule schedule = Schedule::Eager;
@@ -26,6 +38,11 @@ struct Configuration {
   std::uint64_t device_memory = std::uint64_t{16} << 30;
   int devices = 1;
   std::int64_t idle_ns = 100'000'000;  // demand schedules: pending work runs after that long without a call
+  std::uint64_t max_pending = 0;       // operations that a stream holds; 0: no limit
+  Batch batch = Batch::Full;
+  BatchReads batch_reads = BatchReads::InStreamOrder;
+  std::uint64_t batch_calls = UINT64_MAX;  // that are served from when this was configured
+  Registration registration = Registration::Refuses;
 };
 
 struct Runtime {
@@ -33,6 +50,11 @@ struct Runtime {
   Configuration configuration;
   std::atomic<Schedule> schedule{Schedule::Eager};
   std::atomic<int> devices{1};
+  std::atomic<std::uint64_t> max_pending{0};
+  std::atomic<Batch> batch{Batch::Full};
+  std::atomic<BatchReads> batch_reads{BatchReads::InStreamOrder};
+  std::atomic<std::uint64_t> batch_calls_left{UINT64_MAX};
+  std::atomic<Registration> registration{Registration::Refuses};
   SlotTable<Stream, 0x5357> streams;  // "SW"
   SlotTable<Event, 0x5345> events;    // "SE"
   Stream* null_streams[kMaxDevices] = {};

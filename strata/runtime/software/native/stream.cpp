@@ -13,6 +13,8 @@ namespace {
 // Spinning pays where an answer is nearly there; two cores may be all there is.
 constexpr int kSpins = 100;
 
+std::atomic<std::uint64_t> g_blocked{0};
+
 template <class Visit>
 void every_stream(int device, Visit visit) {
   Runtime& rt = runtime();
@@ -84,7 +86,27 @@ void capture_null_rules(Stream& stream, Op& op) {
   }
 }
 
+void make_room(Stream& stream) {
+  const std::uint64_t limit = runtime().max_pending.load(std::memory_order_relaxed);
+  if (__builtin_expect(limit == 0, 1)) return;
+  const auto full = [&] {
+    const std::uint64_t done = stream.done.load(std::memory_order_acquire);  // first: it never passes `tail`
+    return stream.tail.load(std::memory_order_acquire) - done >= limit;
+  };
+  if (!full()) return;
+  g_blocked.fetch_add(1);
+  while (full()) wait_done(stream, stream.tail.load(std::memory_order_acquire) + 1 - limit);
+  g_blocked.fetch_sub(1);
+}
+
+std::uint64_t blocked_submissions() { return g_blocked.load(); }
+
 hipError_t submit(Stream& stream, Op&& op, std::uint64_t* seq) {
+  make_room(stream);
+  return submit_at_once(stream, std::move(op), seq);
+}
+
+hipError_t submit_at_once(Stream& stream, Op&& op, std::uint64_t* seq) {
   if (mode_has(kModeDemand)) return demand_submit(stream, std::move(op), seq);
   if (stream.blocking || stream.null_stream) capture_null_rules(stream, op);
   return enqueue(stream, std::move(op), seq);
@@ -96,6 +118,7 @@ hipError_t submit_on_demand(Stream& stream, Op&& op, std::uint64_t* seq) {
 }
 
 hipError_t submit_or_run(Stream& stream, Op&& op) {
+  make_room(stream);
   std::uint64_t seq = 0;
   if (mode_has(kModeDemand)) return demand_submit(stream, std::move(op), &seq);
   if (stream.blocking || stream.null_stream) capture_null_rules(stream, op);
@@ -104,6 +127,7 @@ hipError_t submit_or_run(Stream& stream, Op&& op) {
 }
 
 hipError_t submit_and_wait(Stream& stream, Op&& op) {
+  make_room(stream);
   std::uint64_t seq = 0;
   hipError_t status = hipSuccess;
   if (mode_has(kModeDemand)) {

@@ -59,9 +59,18 @@ inline bool Dependency::satisfied() const noexcept {
   return stream->done.load(std::memory_order_acquire) >= seq;
 }
 
+// Returns once the stream holds fewer operations than a stream may (`max_pending`): a driver whose queues are
+// full blocks its caller. Called with no lock held. Threads that submit to one stream at once may each add one
+// operation beyond the limit.
+void make_room(Stream& stream);
+std::uint64_t blocked_submissions();  // threads that wait there now
+
 // Queues an operation behind the stream's others and gives it its number. Captures what the null
-// stream's rules ask for.
+// stream's rules ask for. Waits for room first.
 hipError_t submit(Stream& stream, Op&& op, std::uint64_t* seq);
+
+// The same beyond the limit: for the runtime's own operations, and where the caller made room.
+hipError_t submit_at_once(Stream& stream, Op&& op, std::uint64_t* seq);
 
 // The same under the demand scheduler's lock; for that scheduler alone.
 hipError_t submit_on_demand(Stream& stream, Op&& op, std::uint64_t* seq);
