@@ -20,8 +20,8 @@ EXTRA = os.environ.get("STRATA_BUILD_FLAGS", "").split()
 CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-pthread"]) + EXTRA
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
-CORE = ["_hip", "_host_functions", "_control", "_planner", "_gpu_ring", "_host_ring", "_issuer", "_pipeline", "_teardown",
-        "_core", "_request", "_stager", "capi"]
+CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
+    "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "teardown", "core", "request", "stager"))]
 RUNTIMES = {
     "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
     "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",
@@ -50,14 +50,14 @@ def core_extensions() -> list[Extension]:
     return [
         Extension(
             f"strata.{name}",
-            [f"strata/{name}.pyx"],
+            [f"strata/{name.replace('.', '/')}.pyx"],
             language="c++",
             include_dirs=["strata/include"],
             depends=["strata/include/strata/threads.hpp", "strata/include/hip/hip_runtime.h"],
             extra_compile_args=CXX_FLAGS,
             extra_link_args=LINK_FLAGS,
         )
-        for name in CORE if (ROOT / "strata" / f"{name}.pyx").exists()
+        for name in CORE
     ]
 
 
@@ -102,8 +102,7 @@ setup(
     + runtime_extensions(),
     cmdclass={"build_ext": BuildExt},
     package_data={
-        "strata": ["py.typed", "*.pxd", "*.pyi", "*.pyx", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],
-        "strata.runtime.software": ["*.pyi", "native/*"],
-        "strata.runtime.cuda": ["*.pyi", "native/*"],
+        "strata": ["py.typed", "*.pxd", "*.pyi", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],
+        "strata.engine": ["*.pxd", "*.pyi"],
     },
 )

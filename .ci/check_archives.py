@@ -8,7 +8,7 @@ import zipfile
 
 BOTH = [
     "strata/py.typed", "strata/__init__.pxd", "strata/capi.pxd", "strata/_hip.pxd", "strata/_planner.pyi",
-    "strata/_request.pyi", "strata/include/hip/hip_runtime.h", "strata/include/strata/threads.hpp",
+    "strata/engine/request.pyi", "strata/include/hip/hip_runtime.h", "strata/include/strata/threads.hpp",
     "strata/data/reference_request.json",
 ]
 SDIST = ["setup.py", "pyproject.toml", "README.md", "LICENSE", "strata/_planner.pyx", "tests/", "examples/"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from pathlib import Path as _Path
 
 from strata._source_tree import prefer_built as _prefer_built
@@ -11,9 +10,9 @@ _prefer_built(__name__, _Path(__file__).resolve().parent)
 
 from strata import runtime
 from strata._planner import CopyPlan
-from strata._request import Request, Slot
 from strata.copies import ExpertCopies
 from strata.counters import Counters
+from strata.engine.request import Request, Slot
 from strata.errors import (
     HipError,
     RequestAborted,
@@ -27,7 +26,7 @@ from strata.settings import BatchSettings, recommended_gpu_ring
 from strata.stager import HostStager
 from strata.streamer import ExpertStreamer
 
-__version__ = _version("strata")
+__version__ = "0.2.0"
 
 __all__ = [
     "BatchSettings",

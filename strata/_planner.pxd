@@ -1,8 +1,8 @@
 """Maximal copy groups, ownership groups, and the contract's steps on the streams. It knows no threads."""
 from libc.stdint cimport int64_t, uint8_t
 
-from strata._counters cimport KindCounters
-from strata._gpu_ring cimport GpuRing
+from strata.engine.counters cimport KindCounters
+from strata.engine.gpu_ring cimport GpuRing
 
 # The twin of strata.settings.BatchSettings, clamped, with the rings that clamp it.
 cdef struct PlanLimits:

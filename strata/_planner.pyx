@@ -16,8 +16,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uintptr_t
 import numpy as np
 
 from strata cimport _hip
-from strata._counters cimport DIRECT, STAGED, KindCounters, add
-from strata._gpu_ring cimport GpuRing, gpu_ring_latest_use
+from strata.engine.counters cimport DIRECT, STAGED, KindCounters, add
+from strata.engine.gpu_ring cimport GpuRing, gpu_ring_latest_use
 
 from strata.settings import BatchSettings
 

@@ -2,12 +2,12 @@
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
-from strata._pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
-                               pipeline_cancel, pipeline_extend, pipeline_release, pipeline_skip,
-                               pipeline_wait_published)
+from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
+                                     pipeline_cancel, pipeline_extend, pipeline_release, pipeline_skip,
+                                     pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
-from strata._request cimport Request
-from strata._threads cimport now_ns
+from strata.engine.request cimport Request
+from strata.engine.threads cimport now_ns
 
 cdef enum:
     SLICE_NS = 20000000
@@ -57,7 +57,7 @@ cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept no
     cdef int step
     if n < 0:
         return STRATA_INVALID
-    if n > p.listed - p.acquired and not p.control.attention.load(memory_order_acquire):
+    if n > p.length - p.acquired and not p.control.interrupted.load(memory_order_acquire):
         return STRATA_END if p.running else STRATA_IDLE
     while n > 0:
         step = pipeline_skip(p)
@@ -110,7 +110,7 @@ cdef int64_t consumed(strata_request request) noexcept nogil:
 
 
 cdef int64_t length(strata_request request) noexcept nogil:
-    return (<Pipeline*>request).listed
+    return (<Pipeline*>request).length
 
 
 cdef int _check(const strata_limits* limits) noexcept nogil:

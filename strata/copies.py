@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from strata._buffers import ask_runtime, host_memory
 from strata._copy_rows import (
     INT64_MAX,
     UINT64_MAX,
@@ -30,6 +29,7 @@ from strata._copy_rows import (
     staged_entries,
     starts_of,
 )
+from strata.sources.buffers import ask_runtime, host_memory
 
 __all__ = ["ExpertCopies"]
 

@@ -8,10 +8,10 @@ import weakref
 from types import TracebackType
 
 from strata import _hip, runtime
-from strata._core import check_timeout
-from strata._stager import StagerCore
 from strata.copies import ExpertCopies
 from strata.counters import Counters
+from strata.engine.core import check_timeout
+from strata.engine.stager import StagerCore
 from strata.errors import StrataError
 from strata.settings import BatchSettings
 from strata.streamer import (

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from strata import _hip, runtime
-from strata._core import StreamerCore, check_timeout
-from strata._request import Request, begin_request
 from strata.copies import ExpertCopies
 from strata.counters import Counters
+from strata.engine.core import StreamerCore, check_timeout
+from strata.engine.request import Request, begin_request
 from strata.errors import StrataError
 from strata.settings import BatchSettings, gpu_ring_from_env, host_ring_from_env, timing_from_env
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from strata import _host_functions  # at once: its exit handler then runs after those of streamers and stagers
+from strata.engine import host_functions  # at once: its exit handler then runs after those of streamers and stagers
 from strata.errors import SettingsError, StrataError
 from strata.runtime import _libraries
 
@@ -130,7 +130,7 @@ def launch_host(stream: int, function: Callable[[], object]) -> None:
     deadlock against the thread that queued it.
     """
     ensure()
-    _host_functions.launch_host(stream, function)
+    host_functions.launch_host(stream, function)
 
 
 def describe() -> dict[str, object]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from strata.bench import memory
-from strata.cli import main
+from benchmarks.ab import memory
+from strata.tools.cli import main
 
 
 def test_protocol_two_processes_an_arm_in_turn(planned, bench_command) -> None:
@@ -165,7 +165,7 @@ def test_without_psutil_one_readable_error(planned, bench_command, capsys, monke
     assert main(bench_command()) == 2
     said = capsys.readouterr()
     assert "psutil is not installed" in said.err
-    assert "strata[bench]" in said.err
+    assert "strata-moe[bench]" in said.err
     assert planned.started() == []
     with pytest.raises(memory.InputError):
         memory.psutil()
@@ -202,9 +202,7 @@ def test_one_file_for_both_reports_is_refused(bench_command, tmp_path, capsys) -
     file = str(tmp_path / "out")
     assert main(bench_command("--json", file, "--markdown", file)) == 2
     assert f"--json and --markdown are both {file!r}" in capsys.readouterr().err
-
-
 def test_the_engine_is_refused_where_there_is_no_checkout(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "--only", "--settings", "1,1,1"]) == 2
-    assert "--workload is 'prefill-engine', which is run from a checkout" in capsys.readouterr().err
+    assert "strata bench is run from a checkout" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from strata.bench import Arm, InputError
-from strata.cli import main
+from benchmarks.ab import Arm, InputError
+from strata.tools.cli import main
 
 PLACES = "{warmups} {samples}"
 

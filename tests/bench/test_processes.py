@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from strata.bench import WatchdogError, Workload
-from strata.bench.memory import MemoryWatch
-from strata.bench.processes import run_process
+from benchmarks.ab import WatchdogError, Workload
+from benchmarks.ab.memory import MemoryWatch
+from benchmarks.ab.processes import run_process
 from strata.settings import BatchSettings
 
 _LIMIT_S = 60

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from strata.bench import replay_arm
-from strata.replay import passes
+from benchmarks.ab import replay_arm
 from strata.settings import BatchSettings
+from strata.tools.replay import passes
 
 SMALL: dict[str, Any] = {
     "expert_bytes": 4096,
@@ -36,7 +36,7 @@ def case(tmp_path: Path) -> str:
 
 def test_bench_compares_replays(case: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    workload = ("{python} -m strata.bench.replay_arm --settings {settings} --warmups {warmups} --samples {samples} "
+    workload = ("{python} -m benchmarks.ab.replay_arm --settings {settings} --warmups {warmups} --samples {samples} "
                 f"--case '{case}'")
     done = subprocess.run(
         [sys.executable, "-m", "strata", "bench", "--workload", workload, "--min-available", "1MiB",

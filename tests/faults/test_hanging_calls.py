@@ -30,8 +30,8 @@ def verdict(problem):
 
 control.thread_role("engine")
 starting("issuer")
-from strata import _core
-_core.DRIVER_TIMEOUT_S = 0.3
+from strata.engine import core
+core.DRIVER_TIMEOUT_S = 0.3
 batches = strata.BatchSettings(2, 2, 2)
 streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=3, workers=1, settings=batches, stall_timeout=0.3)
 starting("worker")
@@ -176,8 +176,8 @@ def test_the_process_ends_whatever_hangs(name: str, how: str) -> None:
     """Without a stall_timeout, too: closing gives the thread up after a while."""
     call, nth, thread, copies, _ = CASES[name]
     script = f"""
-from strata import _core
-_core.DRIVER_TIMEOUT_S = 0.3
+from strata.engine import core
+core.DRIVER_TIMEOUT_S = 0.3
 control.inject({call!r}, {nth}, action="hang", thread={thread!r})
 request = streamer.begin({copies})
 while not control.hanging_calls():
@@ -207,8 +207,9 @@ except strata.StrataError as problem:
 #: A stager whose only worker is in a call that does not return, with two of eight jobs submitted.
 STAGER = PROLOGUE + """
 import ctypes
-from strata import _core, _hip
-_core.DRIVER_TIMEOUT_S = 0.3
+from strata import _hip
+from strata.engine import core
+core.DRIVER_TIMEOUT_S = 0.3
 libc = ctypes.CDLL(None)
 memory, stream = _hip.malloc(64), _hip.create_stream()
 libc.prctl(15, b"worker", 0, 0, 0)

@@ -80,8 +80,8 @@ latch = control.hold(streamer.{stream})     # a kernel that does not end
 def test_closing_beside_a_kernel_that_never_ends_is_bounded(stream: str) -> None:
     """What is freed waits for the device; the device does not come."""
     outcome = run_script(NEVER.format(stream=stream) + """
-from strata import _core
-_core.DRIVER_TIMEOUT_S = 0.3
+from strata.engine import core
+core.DRIVER_TIMEOUT_S = 0.3
 try:
     streamer.close()
 except strata.StrataError as problem:

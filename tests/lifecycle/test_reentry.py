@@ -354,7 +354,7 @@ def test_a_stager_that_is_closed_while_a_stream_is_looked_at(software) -> None:
 
 
 INTERRUPTED = """
-from strata import _core
+from strata.engine import core
 class Interrupted(Exception):
     pass
 def interrupt(*_):
@@ -376,7 +376,7 @@ request.skip(64)
 @pytest.mark.parametrize("then", ["request.abort()", "request.finish()", "streamer.close()", "streamer.begin()"])
 def test_an_interrupted_finish_takes_no_patience_from_what_comes_after_it(then: str) -> None:
     out = ended_well(run_script(INTERRUPTED + f"""
-_core.DRIVER_TIMEOUT_S = 1.0
+core.DRIVER_TIMEOUT_S = 1.0
 with strata.ExpertStreamer(64, gpu_ring=4) as streamer:
     held = control.hold(streamer.copy_stream)
     latch.release()

@@ -77,8 +77,8 @@ def _moved(name: str, file: str, rule: str, *edits: tuple[str, str]) -> Mutant:
     return Mutant(name, file, rule, tuple(Edit(old, new) for old, new in edits))
 
 
-_PLANNER, _GPU_RING, _HOST_RING = "_planner.pyx", "_gpu_ring.pyx", "_host_ring.pyx"
-_ISSUER, _PIPELINE, _TEARDOWN = "_issuer.pyx", "_pipeline.pyx", "_teardown.pyx"
+_PLANNER, _GPU_RING, _HOST_RING = "_planner.pyx", "engine/gpu_ring.pyx", "engine/host_ring.pyx"
+_ISSUER, _PIPELINE, _TEARDOWN = "engine/issuer.pyx", "engine/pipeline.pyx", "engine/teardown.pyx"
 
 MUTANTS: tuple[Mutant, ...] = (
     # Slots.
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "publication: `copied[t]` is recorded behind all copies of the group",
         (
             "                if kind == DIRECT:\n",
-            "                if i + 1 == end - extent.first_entry and not _dependency(issuer, begin, end, counters, False):\n"
+            "                if i + 1 == end - command.first_entry and not _dependency(issuer, begin, end, counters, False):\n"
             "                    return\n"
             "                if kind == DIRECT:\n",
         ),
@@ -204,11 +204,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "ready before the bytes are gathered", _HOST_RING,
         "a staged entry is copied once a worker has gathered it",
         (
-            "    if not _gather(ring, worker.extent, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if not _gather(ring, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n"
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n",
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n"
-            "    if not _gather(ring, worker.extent, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if not _gather(ring, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n",
         ),
     ),

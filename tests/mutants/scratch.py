@@ -88,7 +88,7 @@ class ScratchTree:
                 shutil.copytree(ROOT / name, self.root / name, ignore=_LEFT_OUT)
             else:
                 shutil.copy2(ROOT / name, self.root / name)
-        for made in (self.root / "strata").glob("*.cpp"):
+        for made in [*(self.root / "strata").glob("*.cpp"), *(self.root / "strata" / "engine").glob("*.cpp")]:
             made.unlink()  # Cython's, of another build
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "PYTEST_"))},
@@ -99,7 +99,7 @@ class ScratchTree:
             "STRATA_BUILD_FLAGS": os.environ.get("STRATA_BUILD_FLAGS", "-O1"),
         }
         self._build()
-        where = self._python("-c", "import strata._issuer as m; print(m.__file__)").stdout.strip()
+        where = self._python("-c", "import strata.engine.issuer as m; print(m.__file__)").stdout.strip()
         if not Path(where).is_relative_to(self.root):
             raise RuntimeError(f"the tests would run on {where}, not on the scratch copy {self.root}")
 

@@ -8,12 +8,12 @@ import pytest
 
 import strata
 from strata import _hip
-from strata.proof.configuration import Configuration
-from strata.proof.contract import play
-from strata.proof.run import Sources, run
-from strata.proof.suite import quick_suite, suite
-from strata.proof.trials import clean_run
 from strata.runtime.software import checking, control
+from tests.proof.prover.configuration import Configuration
+from tests.proof.prover.contract import play
+from tests.proof.prover.run import Sources, run
+from tests.proof.prover.suite import quick_suite, suite
+from tests.proof.prover.trials import clean_run
 from tests.support.engine import Reader, read_rest
 from tests.support.sources import Material, material
 

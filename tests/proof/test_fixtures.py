@@ -9,7 +9,8 @@ import pytest
 
 from strata import _hip
 from strata.errors import StrataError
-from strata.selftest import (
+from strata.settings import BatchSettings
+from strata.tools.selftest import (
     FIXTURES,
     SCHEDULES,
     Bench,
@@ -21,10 +22,9 @@ from strata.selftest import (
     run_fixtures,
     transitions,
 )
-from strata.selftest import bench as bench_module
-from strata.selftest.oracle import Oracle
-from strata.selftest.outcome import TooManyFailures
-from strata.settings import BatchSettings
+from strata.tools.selftest import bench as bench_module
+from strata.tools.selftest.oracle import Oracle
+from strata.tools.selftest.outcome import TooManyFailures
 
 SEED = 20
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import strata
-from strata.cli import main
-from strata.selftest import FIXTURES, SCHEDULES, Outcome, Report, processes, run_in_processes
-from strata.selftest.oracle import Oracle
+from strata.tools.cli import main
+from strata.tools.selftest import FIXTURES, SCHEDULES, Outcome, Report, processes, run_in_processes
+from strata.tools.selftest.oracle import Oracle
 
 PACKAGE_ROOT = Path(strata.__file__).resolve().parents[1]
 

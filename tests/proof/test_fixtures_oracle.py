@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strata.selftest.oracle import Group, Oracle, ends_ownership, fences, ownership_groups, records_before
+from strata.tools.selftest.oracle import Group, Oracle, ends_ownership, fences, ownership_groups, records_before
 from tests.planner.oracle import oracle_counts, oracle_ends, oracle_ownership_ends
 
 

@@ -15,16 +15,16 @@ import pytest
 
 import strata
 from strata import _hip
-from strata.proof import necessity, table
-from strata.proof.configuration import Configuration, Pass
-from strata.proof.contract import Call, play
-from strata.proof.logs import mismatch
-from strata.proof.order import Facts, Kind, Step, lost_orders, lost_without_each
-from strata.proof.predict import REASONS, predict
-from strata.proof.run import Sources, run
-from strata.proof.suite import quick_suite, suite
-from strata.proof.trials import Trial, clean_run, trials
 from strata.runtime.software import checking, control
+from tests.proof.prover import necessity, table
+from tests.proof.prover.configuration import Configuration, Pass
+from tests.proof.prover.contract import Call, play
+from tests.proof.prover.logs import mismatch
+from tests.proof.prover.order import Facts, Kind, Step, lost_orders, lost_without_each
+from tests.proof.prover.predict import REASONS, predict
+from tests.proof.prover.run import Sources, run
+from tests.proof.prover.suite import quick_suite, suite
+from tests.proof.prover.trials import Trial, clean_run, trials
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "necessity.md"
 PAIRS = strata.BatchSettings(2, 2, 2)

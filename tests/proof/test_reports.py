@@ -20,7 +20,7 @@ import pytest
 
 import strata
 from strata import BatchSettings, ExpertCopies, ExpertStreamer, HipError, HostStager, StrataError, _hip
-from strata.selftest import SCHEDULES
+from strata.tools.selftest import SCHEDULES
 from tests.proof.waiting import until
 
 NBYTES = 16 * 1024
@@ -242,9 +242,9 @@ def test_failed_worker_ends_all_waits(schedule: str, software: Any) -> None:
 _DEAD_THREAD = """
     import ctypes, os, sys, time
     import numpy as np, strata
-    from strata import _core
+    from strata.engine import core
     from strata.runtime.software import control
-    _core.DRIVER_TIMEOUT_S = 0.5    # of a tear-down; else 30
+    core.DRIVER_TIMEOUT_S = 0.5    # of a tear-down; else 30
     strata.runtime.use("software")
     libc = ctypes.CDLL(None)
     # A signal whose number is that of the system call exit, and whose handler is syscall(): the thread that gets

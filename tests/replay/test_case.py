@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strata import BatchSettings
-from strata.replay import InputError, load_case
+from strata.tools.replay import InputError, load_case
 
 CaseFile = Callable[[Any], str]
 

@@ -15,9 +15,9 @@ import pytest
 
 import strata
 from strata import ExpertStreamer
-from strata.cli import main
-from strata.replay import passes
-from strata.replay.passes import Sources
+from strata.tools.cli import main
+from strata.tools.replay import passes
+from strata.tools.replay.passes import Sources
 
 CaseFile = Callable[[Any], str]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -114,7 +114,7 @@ def test_where_stalls_are_split(
             opened.append(named["timing"])
             super().__init__(*arguments, **named)
 
-    monkeypatch.setattr("strata.replay.run.ExpertStreamer", Noted)
+    monkeypatch.setattr("strata.tools.replay.run.ExpertStreamer", Noted)
     out = tmp_path / "out.json"
     option = ["--separate-timing"] if separate else []
     assert main(["replay", "--case", case_file(small), "--json", str(out), *option]) == 0

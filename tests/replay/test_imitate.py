@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from strata.cli import main
-from strata.replay import InputError, load_case
-from strata.replay.imitate import Costs, derive, imitate, load_recorded
+from benchmarks.imitation.platform import Costs, derive, imitate, load_recorded
 from strata.settings import BatchSettings
+from strata.tools.cli import main
+from strata.tools.replay import InputError, load_case
 
 CaseFile = Callable[[Any], str]
 

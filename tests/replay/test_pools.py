@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata import _hip
-from strata.replay import InputError, load_case
-from strata.replay.pools import Sources, source_offsets
+from strata.tools.replay import InputError, load_case
+from strata.tools.replay.pools import Sources, source_offsets
 
 MEMORY_UNREGISTERED, MEMORY_PINNED = 0, 1
 

@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from strata.cli import main
+from strata.tools.cli import main
 status = main(sys.argv[1:])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print("peak resident bytes:", peak, file=sys.stderr)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from strata import Counters, ExpertCopies, ExpertStreamer
-from strata.replay import Report, load_case, replay, run
-from strata.replay.passes import wrong_bytes
-from strata.replay.progress import Progress
+from strata.tools.progress import Progress
+from strata.tools.replay import Report, load_case, replay, run
+from strata.tools.replay.passes import wrong_bytes
 
 
 @pytest.fixture

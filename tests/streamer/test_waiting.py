@@ -144,8 +144,8 @@ def test_a_hung_driver_call_breaks_the_streamer_and_is_named() -> None:
     out = ended_well(
         run_script(
             """
-            from strata import _core
-            _core.DRIVER_TIMEOUT_S = 0.3    # of a tear-down; else 30
+            from strata.engine import core
+            core.DRIVER_TIMEOUT_S = 0.3    # of a tear-down; else 30
             streamer = strata.ExpertStreamer(64, gpu_ring=4, stall_timeout=0.1)
             control.inject("hipMemcpyAsync", 2, action="hang")
             request = streamer.begin(direct)

@@ -1,4 +1,4 @@
-// Native threads and the two things they wait on. Declared to Cython in strata/_threads.pxd.
+// Native threads and the two things they wait on. Declared to Cython in strata/engine/threads.pxd.
 //
 // No function here touches Python, and none throws: a caller may hold no GIL.
 #ifndef STRATA_THREADS_HPP
@@ -60,9 +60,6 @@ class Watermark {
     if (wanted_.fetch_add(0, std::memory_order_acq_rel) <= v) wake();
   }
 
-  // Every waiter looks at its stop flag again.
-  void nudge() noexcept { wake(); }
-
   // Until the value reaches `target` (true), or `stop` is set, or the time is over (false).
   bool wait(int64_t target, const std::atomic<int>& stop, int64_t timeout_ns) noexcept {
     for (int spin = 0; spin < kSpins; ++spin) {
@@ -89,7 +86,7 @@ class Watermark {
     }
   }
 
- private:
+  // Every waiter looks at its target and its stop flag again.
   void wake() noexcept {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -99,51 +96,52 @@ class Watermark {
     changed_.notify_all();
   }
 
+ private:
   std::atomic<int64_t> value_{0};
   std::atomic<int64_t> wanted_{std::numeric_limits<int64_t>::max()};
   std::mutex mutex_;
   std::condition_variable changed_;
 };
 
-// For conditions that are no single counter. The waiter listens, looks at its condition once
-// more, then sleeps; whoever changes the condition rings.
-class Bell {
+// For conditions that are no single counter. The waiter prepares, looks at its condition once
+// more, then waits; whoever changes the condition notifies. Without a waiter a notification costs one atomic.
+class Condition {
  public:
-  uint64_t listen() noexcept {
-    listeners_.fetch_add(1, std::memory_order_acq_rel);
-    return rings_.load(std::memory_order_acquire);
+  uint64_t prepare() noexcept {
+    waiters_.fetch_add(1, std::memory_order_acq_rel);
+    return notifications_.load(std::memory_order_acquire);
   }
-  void leave() noexcept { listeners_.fetch_sub(1, std::memory_order_acq_rel); }
+  void cancel() noexcept { waiters_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  // Ends the listening, too. False when the time was over first.
-  bool sleep(uint64_t heard, int64_t timeout_ns) noexcept {
-    bool rung = true;
+  // `seen` is what prepare() returned; ends the preparation. False when the time was over first.
+  bool wait(uint64_t seen, int64_t timeout_ns) noexcept {
+    bool notified = true;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      auto changed = [&] { return rings_.load(std::memory_order_acquire) != heard; };
+      auto changed = [&] { return notifications_.load(std::memory_order_acquire) != seen; };
       if (timeout_ns == kForever)
-        rang_.wait(lock, changed);
+        changed_.wait(lock, changed);
       else
-        rung = rang_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), changed);
+        notified = changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), changed);
     }
-    leave();
-    return rung;
+    cancel();
+    return notified;
   }
 
-  void ring() noexcept {
-    if (listeners_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
+  void notify() noexcept {
+    if (waiters_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      rings_.fetch_add(1, std::memory_order_acq_rel);
+      notifications_.fetch_add(1, std::memory_order_acq_rel);
     }
-    rang_.notify_all();
+    changed_.notify_all();
   }
 
  private:
-  std::atomic<int> listeners_{0};
-  std::atomic<uint64_t> rings_{0};
+  std::atomic<int> waiters_{0};
+  std::atomic<uint64_t> notifications_{0};
   std::mutex mutex_;
-  std::condition_variable rang_;
+  std::condition_variable changed_;
 };
 
 // A native thread. `start` is false where the system gives no thread. The thread marks its own end,

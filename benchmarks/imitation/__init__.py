@@ -1,0 +1,1 @@
+"""An expensive platform, imitated: what grouping is worth where each call has a price."""

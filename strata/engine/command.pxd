@@ -1,0 +1,39 @@
+"""One list of entries as the threads walk it. A request is a chain of them: its first list and its extensions."""
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libcpp.atomic cimport atomic
+
+cdef enum CommandKind:
+    COMMAND_ENTRIES = 0      # issue the entries
+    COMMAND_FINISH = 1       # end the request: host ring, copy stream
+    COMMAND_QUIT = 2         # end the thread
+
+# Per entry of one segment: 8 bytes each of address, size, offset, start, job and end, and one of source type: 49.
+# A staged one has a job entry besides: 57.
+cdef struct Command:
+    atomic[Command*] next
+    int kind
+    int64_t first_entry
+    int64_t n_entries
+    int64_t first_job
+    int64_t n_jobs
+    # Of the list of copies: borrowed from it (its owner lives as long as the request) or copied.
+    const uint64_t* addresses
+    const int64_t* nbytes
+    const int64_t* offsets
+    const int64_t* entry_starts
+    # Of the plan, in one allocation.
+    int64_t* jobs            # per entry: -1, or the job
+    int64_t* ends            # per entry: the exclusive end of its copy group, in entries of the request
+    int64_t* job_entries     # per job of this command: its entry, counted from the command's first
+
+
+cdef inline int64_t entry_span(const Command* command, int64_t index) noexcept nogil:
+    """Bytes from the slot's start to the end of the entry's last segment."""
+    cdef int64_t s, end
+    cdef int64_t span = 0
+    for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
+        if command.nbytes[s] > 0:
+            end = command.offsets[s] + command.nbytes[s]
+            if end > span:
+                span = end
+    return span

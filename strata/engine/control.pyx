@@ -1,0 +1,58 @@
+"""Stopping together: a flag that every wait of a streamer's threads looks at, and who raised it first."""
+from libc.stdint cimport int64_t
+from libcpp.atomic cimport memory_order_acq_rel, memory_order_release, memory_order_relaxed
+
+from strata.engine.threads cimport Watermark
+
+
+cdef void control_watch(Control* control, Watermark* first, size_t count) noexcept nogil:
+    """Have a stop wake whoever waits on these watermarks."""
+    if control.n_watched < MAX_WATCHED:
+        control.watched[control.n_watched] = first
+        control.watched_count[control.n_watched] = count
+        control.n_watched += 1
+
+
+cdef void control_reset(Control* control) noexcept nogil:
+    """Before a request: nobody works, nobody waits."""
+    control.failed.store(0, memory_order_relaxed)
+    control.cancelled.store(0, memory_order_relaxed)
+    control.interrupted.store(0, memory_order_relaxed)
+    control.stop.store(0, memory_order_release)
+
+
+cdef void _wake_all(Control* control) noexcept nogil:
+    cdef int k
+    cdef size_t j
+    for k in range(control.n_watched):
+        for j in range(control.watched_count[k]):
+            control.watched[k][j].wake()
+
+
+cdef void control_stop(Control* control) noexcept nogil:
+    """Everybody leaves at the next entry or chunk."""
+    control.stop.store(1, memory_order_release)
+    control.interrupted.store(1, memory_order_release)
+    _wake_all(control)
+
+
+cdef void control_cancel(Control* control) noexcept nogil:
+    """From any thread: the engine's next call, or the one it waits in, aborts."""
+    control.cancelled.store(1, memory_order_release)
+    control.interrupted.store(1, memory_order_release)
+    _wake_all(control)
+
+
+cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
+                       int64_t slot) noexcept nogil:
+    """Keep the first cause, then stop."""
+    cdef int none = 0
+    if control.failed.compare_exchange_strong(none, 1, memory_order_acq_rel):
+        control.failure.who = who
+        control.failure.worker = worker
+        control.failure.call = call
+        control.failure.status = status
+        control.failure.entry = entry
+        control.failure.slot = slot
+        control.failed.store(2, memory_order_release)
+    control_stop(control)

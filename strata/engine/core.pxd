@@ -1,0 +1,26 @@
+"""A streamer's core: the owner of its rings, events and threads."""
+from libc.stdint cimport int64_t
+
+from strata.engine.pipeline cimport Pipeline
+
+cdef object as_counters(const int64_t* values)
+cdef int64_t nanoseconds(seconds) except -1
+
+
+cdef class StreamerCore:
+    cdef Pipeline* p
+    cdef readonly int64_t slot_bytes
+    cdef readonly int64_t gpu_ring
+    cdef readonly int64_t host_ring
+    cdef readonly object runtime
+    cdef bint busy                    # a thread waits in here without the GIL
+    cdef list owners                  # what the running request reads from
+    cdef int64_t[27] totals           # counters of the requests that ended
+    cdef int64_t stall_ns
+    cdef object current               # weak reference to the running Request
+    cdef object __weakref__
+
+    cdef int check_open(self) except -1
+    cdef object setup_problem(self, int step)
+    cdef object thread_states(self, Pipeline* p=*)
+    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1

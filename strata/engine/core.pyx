@@ -1,0 +1,316 @@
+"""A streamer's core: the owner of its rings, events and threads."""
+cimport cython
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memset
+from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
+
+import numpy as np
+
+from strata cimport _hip
+from strata.engine.counters cimport N_COUNTERS, N_SECONDS, read_counters
+from strata.engine.host_ring cimport worker_states
+from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW)
+from strata.engine.pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
+                                     pipeline_new, pipeline_open, pipeline_progress)
+from strata.engine.teardown cimport pipeline_close
+from strata.engine.threads cimport now_ns
+
+from strata.counters import Counters
+from strata.errors import StallError, StrataError
+
+# How long a thread of strata may stay in one driver call during a tear-down before the streamer is given up.
+DRIVER_TIMEOUT_S = 30.0
+
+
+_LONGEST_S = 2**62
+
+
+def check_timeout(name, value):
+    """Seconds from 0, as a float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}; a number of seconds is wanted")
+    if not value >= 0:
+        raise ValueError(f"{name} is {value!r}; it must be at least 0 seconds")
+    return float(min(value, _LONGEST_S))        # an int may be larger than any float
+
+
+_KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
+# In the order of _counters.CounterBlock.
+_FIELDS = (
+    tuple(f"direct_{field}" for field in _KIND_FIELDS) + tuple(f"staged_{field}" for field in _KIND_FIELDS)
+    + ("dma_done_records", "host_reuse_waits", "fences", "fence_errors", "pageable_buffers", "copied_waits",
+       "used_records", "skipped", "begin_waits")
+    + ("wait_publication_s", "wait_window_s", "wait_source_s", "wait_host_reuse_s", "host_memcpy_s",
+       "submission_s", "dependency_calls_s", "wall_s")
+)
+assert len(_FIELDS) == N_COUNTERS
+
+
+cdef object as_counters(const int64_t* values):
+    """The Python twin of a counter block."""
+    cdef int k
+    fields = {}
+    for k in range(N_COUNTERS):
+        fields[_FIELDS[k]] = values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9
+    return Counters(**fields)
+
+
+cdef int64_t nanoseconds(seconds) except -1:
+    """Seconds as nanoseconds; what is longer than a century never ends."""
+    return <int64_t>min(float(seconds) * 1e9, 4e18)
+
+
+@cython.no_gc_clear
+cdef class StreamerCore:
+    """Owner of a streamer's rings, events and threads. `strata.ExpertStreamer` is its face."""
+
+    def __cinit__(self):
+        self.p = NULL
+        self.owners = []
+        self.busy = False
+
+    def __init__(self, int64_t slot_bytes, int64_t gpu_ring, int64_t host_ring, int workers, int device,
+                 copy_stream, compute_stream, bint own_slots, bint timing, stall_timeout, bint group_submission):
+        cdef uintptr_t copy_handle = 0 if copy_stream is None else copy_stream
+        cdef uintptr_t compute_handle = 0 if compute_stream is None else compute_stream
+        cdef bint make_copy = copy_stream is None
+        cdef bint make_compute = compute_stream is None
+        cdef int step
+        cdef int count = 0
+        _hip.check_usable()
+        self.slot_bytes = slot_bytes
+        self.gpu_ring = gpu_ring
+        self.host_ring = host_ring
+        memset(self.totals, 0, sizeof(self.totals))
+        # 0 means that there is none: the shortest is a nanosecond.
+        self.stall_ns = 0 if stall_timeout is None else max(1, nanoseconds(stall_timeout))
+        _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
+        self.p = pipeline_new()
+        if self.p == NULL:
+            raise MemoryError("no memory for a streamer")
+        self.p.device = device
+        self.p.switch_device = count > 1
+        self.p.timing = timing
+        self.p.issuer.group_submission = group_submission
+        self.p.driver_timeout_ns = self._driver_timeout()
+        with nogil:
+            step = pipeline_open(self.p, gpu_ring, slot_bytes, host_ring, workers, copy_handle, make_copy,
+                                 compute_handle, make_compute, own_slots)
+        if step == STEP_OK:
+            return
+        problem = self.setup_problem(step)
+        self.close()
+        raise problem
+
+    def _driver_timeout(self):
+        # A tear-down waits for kernels, too, and what it gives up is lost: never sooner than a stall is one.
+        return max(self.stall_ns, int(DRIVER_TIMEOUT_S * 1e9))
+
+    cdef int check_open(self) except -1:
+        _hip.check_usable()
+        if self.p == NULL:
+            raise StrataError("this streamer is closed")
+        if self.busy:
+            raise StrataError("this streamer is in use by another thread; a streamer serves one engine thread "
+                              "(only cancel() may come from another)")
+        return 0
+
+    cdef object setup_problem(self, int step):
+        """The exception for a step that failed with this thread's own call."""
+        # Read first: what makes an exception is Python, and lets signal handlers and other threads close the streamer.
+        cdef int call = self.p.call
+        cdef int status = self.p.status
+        cdef int64_t entry = self.p.failed_entry
+        wanted = self.p.wanted
+        if step == STEP_FAILED:
+            _hip.clear_last_error()
+            error = _hip.status_error(call, status, entry, -1)
+            if call == _hip.CALL_MALLOC:
+                error.detail = f"{wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes"
+            return error
+        if step == STEP_NO_MEMORY:
+            return MemoryError(f"no host memory for {wanted} bytes" if wanted
+                               else "the system gives no more memory or threads")
+        if step == STEP_HUNG:
+            return StrataError(f"this streamer is broken: {self.thread_states()}")
+        return StrataError(f"unexpected step {step}")
+
+    @property
+    def copy_stream(self):
+        self.check_open()
+        return self.p.ring.copy_stream
+
+    @property
+    def compute_stream(self):
+        self.check_open()
+        return self.p.ring.compute_stream
+
+    @property
+    def home_compute_stream(self):
+        """The streamer's stream; `compute_stream` is the latest request's."""
+        self.check_open()
+        return self.p.home_compute_stream
+
+    @property
+    def device(self):
+        self.check_open()
+        return self.p.device
+
+    @property
+    def closed(self):
+        return self.p == NULL
+
+    @property
+    def broken(self):
+        return self.p != NULL and self.p.broken
+
+    @property
+    def running(self):
+        return self.p != NULL and self.p.running
+
+    def slot_addresses(self):
+        """Addresses of the slots, in ring order."""
+        cdef int64_t s
+        self.check_open()
+        return tuple(self.p.ring.addresses[s] for s in range(self.gpu_ring))
+
+    def handles(self):
+        """Streams and events by name, for findings of the happens-before checker."""
+        cdef int64_t k
+        self.check_open()
+        named = {"copy": self.p.ring.copy_stream, "compute": self.p.ring.compute_stream, "begin fence": self.p.fence}
+        for k in range(self.gpu_ring):
+            named[f"copied[{k}]"] = self.p.ring.copied[k]
+            named[f"used[{k}]"] = self.p.ring.used[k]
+        if self.p.host != NULL and self.p.host.allocated:
+            for k in range(self.host_ring):
+                named[f"dma_done[{k}]"] = self.p.host.dma_done[k]
+        return named
+
+    def counters(self):
+        """Counters of all requests so far, the running one included."""
+        cdef int64_t[N_COUNTERS] now
+        cdef int k
+        memset(now, 0, sizeof(now))
+        if self.p != NULL and self.p.running:
+            read_counters(&self.p.counters, now)
+        for k in range(N_COUNTERS):
+            now[k] += self.totals[k]
+        return as_counters(now)
+
+    cdef object thread_states(self, Pipeline* p=NULL):
+        """What each thread of strata is doing, in words."""
+        if p == NULL:
+            p = self.p
+        parts = []
+        entry = p.issuer.entry.load(memory_order_relaxed)
+        call = _hip.call_name(p.issuer.call.load(memory_order_relaxed)).decode()
+        state = p.issuer.state.load(memory_order_relaxed)
+        if p.issuer.exited.load(memory_order_acquire):
+            parts.append("the issuer's thread has ended")
+        elif state == ISSUER_PARKED:
+            parts.append("the issuer waits for more entries")
+        elif state == ISSUER_WAITS_FOR_WINDOW:
+            parts.append(f"the issuer waits at entry {entry} for the engine to release slots")
+        elif state == ISSUER_WAITS_FOR_SOURCE:
+            parts.append(f"the issuer waits for the source of entry {entry}")
+        elif state == ISSUER_SUBMITS:
+            parts.append(f"the issuer is in {call} at entry {entry}, slot {entry % self.gpu_ring}")
+        else:
+            parts.append(f"the issuer ends the request, in {call}")
+        if p.host != NULL:
+            parts += worker_states(p.host)
+        return "; ".join(parts)
+
+    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1:
+        """Raise once nothing has moved for as long as the caller allows a wait without progress."""
+        cdef int64_t now = now_ns()
+        cdef int64_t current = pipeline_progress(self.p)
+        if current != progress[0]:
+            progress[0] = current
+            moved[0] = now
+        elif now - moved[0] >= self.stall_ns:
+            raise StallError(f"{waiting_for} and nothing moved for {self.stall_ns * 1e-9:g} s: {self.thread_states()}")
+        return 0
+
+    def _check_entries(self, copies, int64_t first):
+        """Every segment must lie within a slot; checked before anything starts."""
+        cdef const int64_t[::1] nbytes = copies.nbytes
+        cdef const int64_t[::1] offsets = copies.offsets
+        cdef const int64_t[::1] starts = copies.entry_starts
+        cdef int64_t n = starts.shape[0] - 1
+        cdef int64_t i, s
+        cdef int64_t bad = -1
+        self.busy = True
+        with nogil:
+            for i in range(n):
+                for s in range(starts[i], starts[i + 1]):
+                    if nbytes[s] > 0 and offsets[s] > self.slot_bytes - nbytes[s]:
+                        bad = i
+                        break
+                if bad >= 0:
+                    break
+        self.busy = False
+        if bad >= 0:
+            raise ValueError(
+                f"entry {first + bad} needs {int(copies.entry_extents()[bad])} bytes and a slot has "
+                f"{self.slot_bytes} (slot {(first + bad) % self.gpu_ring}): make slot_bytes larger")
+
+    def close(self, timeout=None):
+        """Abort what runs, end the threads, free everything. Idempotent."""
+        cdef Pipeline* p = self.p
+        cdef int step
+        cdef int64_t limit
+        if p == NULL:
+            return
+        if _hip.forked():
+            self.p = NULL
+            return
+        if self.busy:
+            raise StrataError("this streamer is in use by another thread: cancel() its request there first")
+        limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
+        request = self.current() if self.current is not None else None
+        while p.running and request is not None and not p.broken:
+            p.driver_timeout_ns = limit
+            try:
+                request._abort("its streamer was closed")
+            except StrataError:
+                pass                        # broken: said below
+            # Letting go of the sources may run Python: it may have closed the streamer, or begun another request.
+            p = self.p
+            if p == NULL:
+                return
+            if self.busy:
+                raise StrataError("this streamer is in use by another thread: cancel() its request there first")
+            following = self.current()
+            request = following if following is not request else None
+        # From here on no other thread finds the pipeline: cancel() may come at any time.
+        self.p = NULL
+        with nogil:
+            step = pipeline_close(p, limit)
+        if step == STEP_HUNG:
+            _hip.abandon(self.owners)
+            raise StrataError(f"closing a broken streamer: {self.thread_states(p)}; its memory, events and threads are "
+                              "left as they are on purpose")
+        self.owners = []
+
+    def cancel(self):
+        """From any thread: have the engine's thread abort what it runs."""
+        if self.p != NULL and not _hip.forked():
+            pipeline_cancel(self.p)
+
+    @property
+    def in_use(self):
+        """Whether a thread waits in this streamer right now."""
+        return bool(self.busy)
+
+    def __dealloc__(self):
+        # Only where nobody closed it. Without the GIL: the threads may need it for a moment.
+        cdef Pipeline* p = self.p
+        cdef int step = STEP_OK
+        self.p = NULL
+        if p != NULL and not _hip.forked():
+            with nogil:
+                step = pipeline_close(p, 5000000000)
+            if step == STEP_HUNG:
+                _hip.abandon(self.owners)

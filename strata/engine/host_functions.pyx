@@ -1,0 +1,62 @@
+"""Python callables on a stream (`strata.runtime.launch_host`): called by the runtime, ended with the interpreter."""
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uintptr_t
+from libcpp.atomic cimport atomic
+
+from strata cimport _hip
+from strata.engine.clock cimport now_ns, pause_briefly
+
+import atexit
+import sys
+from collections import namedtuple
+
+_Unraisable = namedtuple("_Unraisable", "exc_type exc_value exc_traceback err_msg object")
+
+cdef atomic[int] _stopped
+cdef atomic[int] _running
+
+
+cdef void _call_python(void* argument) noexcept with gil:
+    # What the callable raises has nobody to go to but the unraisable hook.
+    function = <object>argument
+    Py_DECREF(function)
+    try:
+        function()
+    except BaseException:
+        sys.unraisablehook(_Unraisable(*sys.exc_info(), "Exception ignored in a host function on a stream",
+                                       function))
+
+
+cdef void _host_function(void* argument) noexcept nogil:
+    # Once the interpreter goes, no thread may ask for the GIL any more: what is still queued is dropped.
+    _running.fetch_add(1)
+    if not _stopped.load():
+        _call_python(argument)
+    _running.fetch_sub(1)
+
+
+@atexit.register
+def _stop():
+    """Before the interpreter finalizes: let running functions end, start no others. Bounded."""
+    cdef int64_t deadline = now_ns() + 5000000000
+    if _hip.forked():
+        return
+    _stopped.store(1)
+    with nogil:
+        while _running.load() != 0 and now_ns() < deadline:
+            pause_briefly()
+
+
+def launch_host(uintptr_t stream, function):
+    """Queue a Python callable on a stream; see `strata.runtime.launch_host`."""
+    cdef int status
+    cdef void* argument = <void*>function
+    _hip.check_usable()
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; a callable is wanted")
+    Py_INCREF(function)
+    with nogil:                 # a schedule may run the function before the call returns
+        status = _hip.launch_host_func(stream, _host_function, argument)
+    if status != _hip.HIP_SUCCESS:
+        Py_DECREF(function)
+    _hip.raise_status(_hip.CALL_LAUNCH_HOST_FUNC, status)

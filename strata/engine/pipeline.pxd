@@ -1,0 +1,102 @@
+"""One streamer in C: rings, threads and the engine's side of the contract.
+
+Everything here is called from one thread, the engine's, but `pipeline_cancel`. No function raises or needs
+the GIL; each returns a `Step`.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libcpp.atomic cimport atomic
+
+from strata.engine.control cimport Control
+from strata.engine.counters cimport CounterBlock
+from strata.engine.command cimport Command
+from strata.engine.gpu_ring cimport GpuRing
+from strata.engine.host_ring cimport HostRing
+from strata.engine.issuer cimport Issuer
+from strata._planner cimport PlanLimits
+
+cdef enum Step:
+    STEP_OK = 0
+    STEP_END = 1         # past the end of the list
+    STEP_BUSY = 2        # not published yet: wait, then again
+    STEP_HELD = 3        # only a release by the caller itself could publish it
+    STEP_STOPPED = 4     # a failure, or cancel()
+    STEP_ORDER = 5       # released twice, or out of order
+    STEP_FAILED = 6      # a HIP call of this step failed: `call`, `status`
+    STEP_NO_MEMORY = 7   # host memory: `wanted` bytes
+    STEP_HUNG = 8        # a strata thread has not come back: see its state
+    STEP_IDLE = 9        # no request runs
+
+cdef struct AcquiredSlot:
+    int64_t entry
+    int64_t slot
+    uintptr_t address
+    int64_t nbytes
+
+cdef struct Pipeline:
+    Control control
+    CounterBlock counters
+    GpuRing ring
+    Issuer issuer
+    HostRing* host
+    int64_t host_ring_size
+    int n_workers
+    int device
+    bint switch_device           # more than one device: calls set it and restore the engine's
+    bint timing
+    uintptr_t owned_slots        # one allocation, or 0
+    int64_t owned_stride
+    bint owns_copy_stream
+    bint owns_compute_stream
+    uintptr_t fence              # event of the begin fence
+    uintptr_t home_compute_stream   # the streamer's own or lent one; a request may run on another
+    uintptr_t last_compute_stream
+    bint ran_before
+    bint slots_are_lent
+    # The request.
+    bint running
+    bint ending                  # its end is listed: nothing can be appended any more
+    uint64_t generation
+    PlanLimits limits
+    int64_t length
+    int64_t jobs
+    int64_t acquired
+    uint8_t* held                # per slot: 0 free, 1 acquired, 2 skipped before its turn
+    Command* commands              # the chain, from the last request's final command on
+    Command* cursor               # of the next acquire
+    int64_t began_ns
+    # The last failed call of this thread's own.
+    int call
+    int status
+    int64_t failed_entry
+    size_t wanted
+    bint broken
+    # At the end: who takes care of what the streamer owns, and of the host ring that it had.
+    atomic[int] disposal             # 0 open, 1 it is freed, 2 it is left to the device for good
+    HostRing* leaving_host
+    int64_t driver_timeout_ns    # how long a strata thread may stay in one call during a tear-down
+    int64_t unmoved_ns           # waited for so far, while nothing moved
+    int64_t seen_progress
+
+cdef Pipeline* pipeline_new() noexcept nogil
+cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_t host_ring, int workers,
+                       uintptr_t copy_stream, bint make_copy, uintptr_t compute_stream, bint make_compute,
+                       bint own_slots) noexcept nogil
+
+cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
+                        uintptr_t compute_stream) noexcept nogil
+cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
+                         const int64_t* entry_starts, const uint8_t* staged, int64_t n_entries,
+                         bint copy_arrays) noexcept nogil
+cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil
+cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil
+cdef int pipeline_skip(Pipeline* p) noexcept nogil
+cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
+cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
+cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
+cdef void pipeline_cancel(Pipeline* p) noexcept nogil
+cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil
+
+# For `_teardown`.
+cdef void pipeline_enter_at_end(Pipeline* p, int* restore) noexcept nogil
+cdef int pipeline_leave(int device) noexcept nogil
+cdef void pipeline_submit(Pipeline* p, Command* command) noexcept nogil

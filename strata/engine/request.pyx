@@ -1,0 +1,702 @@
+# cython: nonecheck=True
+"""The engine's side for Python: a request, a slot.
+
+`acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
+up to a switch interval each time. They give it up only to block, in slices, so that Ctrl-C gets through.
+"""
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libcpp.atomic cimport memory_order_acquire
+
+import logging
+import warnings
+import weakref
+
+from strata cimport _hip
+from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
+from strata.engine.core cimport StreamerCore, as_counters, nanoseconds
+from strata.engine.counters cimport N_COUNTERS, read_counters
+from strata.engine.pipeline cimport (STEP_BUSY, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, STEP_ORDER,
+                                     STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_acquire, pipeline_begin, pipeline_cancel,
+                                     pipeline_extend, pipeline_pause, pipeline_progress, pipeline_release, pipeline_skip,
+                                     pipeline_slot_arrived, pipeline_wait_published)
+from strata._planner cimport PlanLimits
+from strata.engine.teardown cimport pipeline_abort, pipeline_finish
+from strata.engine.threads cimport now_ns
+
+import numpy as np
+
+from strata.engine.core import check_timeout
+from strata.errors import RequestAborted, StrataError
+
+logger = logging.getLogger("strata")
+
+cdef enum:
+    SLICE_NS = 20000000          # of a blocking wait, between two looks for Ctrl-C
+
+
+def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compute_stream, settings):
+    """Begin a request; see `strata.ExpertStreamer.begin`."""
+    cdef PlanLimits plan
+    cdef uintptr_t[::1] slots
+    cdef const uintptr_t* slot_pointer = NULL
+    cdef int step
+    cdef Request request
+    core.check_open()
+    request = core.current() if core.current is not None else None
+    if core.p.running and core.p.ending and request is not None:
+        request._drain()
+    request = None
+    if copies is not None:
+        core._check_entries(copies, 0)
+    plan.gpu_ring = core.gpu_ring
+    plan.host_ring = core.host_ring
+    plan.copy_batch = limits.copy_batch
+    plan.stage_batch = limits.stage_batch
+    plan.stage_copy_batch = limits.stage_copy_batch
+    plan.host_pinned = NULL
+    if lent_slots is not None:
+        slots = lent_slots
+        slot_pointer = &slots[0]
+    request = Request.__new__(Request)
+    request.core = core
+    request.settings_ = settings
+    request.ended = "it has not begun"
+    current, last = weakref.ref(request), core.current
+    # From here to the end of the request's beginning nothing is Python, and no object is made or let go: no signal
+    # handler, no collector and no other thread comes in between.
+    core.check_open()
+    if core.p.running:
+        raise StrataError("a request of this streamer is still running: finish() or abort() it first")
+    step = pipeline_begin(core.p, &plan, slot_pointer, compute_stream)
+    if step != STEP_OK:
+        raise core.setup_problem(step)
+    request.generation = core.p.generation
+    request.ended = None
+    core.current = current
+    last = None
+    if copies is not None:
+        try:
+            request.extend(copies)
+        except BaseException:
+            request._end_quietly()
+            raise
+    return request
+
+
+cdef class Request:
+    """One pass over one list of entries. Made by `strata.ExpertStreamer.begin`.
+
+    A context manager: leaving it finishes the request where every entry was consumed, and aborts it
+    otherwise, or when an exception passes. Iterating it acquires and releases slots in order.
+
+    Notes
+    -----
+    One thread, the engine's, uses a request; `cancel` may come from any thread. A call that fails ends the
+    request: it is aborted, and the first cause is raised.
+    """
+
+    def __init__(self):
+        raise TypeError("a Request is made by ExpertStreamer.begin()")
+
+    cdef Pipeline* pipeline(self) except NULL:
+        if self.core is None:
+            raise StrataError("this request was made by no streamer: ExpertStreamer.begin() makes requests")
+        if self.ended is not None:
+            if self.ended == "finished":
+                raise StrataError("this request is finished")
+            raise RequestAborted(f"this request is over: {self.ended}")
+        self.core.check_open()
+        return self.core.p
+
+    def __len__(self):
+        return self.core.p.length if self.ended is None and self.core.p != NULL else self.final_length
+
+    @property
+    def settings(self):
+        """The batches that this request runs with, clamped."""
+        return self.settings_
+
+    @property
+    def issued(self):
+        """Entries whose completion is recorded: the engine may queue waits on them."""
+        if self.ended is None and self.core.p != NULL:
+            return self.core.p.issuer.issued.get()
+        return self.final_issued
+
+    @property
+    def consumed(self):
+        """Entries whose `used` record is submitted."""
+        if self.ended is None and self.core.p != NULL:
+            return self.core.p.issuer.consumed.get()
+        return self.final_consumed
+
+    @property
+    def counters(self):
+        """A snapshot of the request's counters; the final ones once it is over."""
+        cdef int64_t[N_COUNTERS] now
+        if self.ended is None and self.core.p != NULL:
+            read_counters(&self.core.p.counters, now)
+            return as_counters(now)
+        return as_counters(self.final)
+
+    # --- taking entries -------------------------------------------------------------------------------------
+
+    def acquire(self, timeout=None):
+        """The next entry's slot; the compute stream waits for its bytes, the host does not.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for publication. Default: without end (but see `stall_timeout`).
+
+        Returns
+        -------
+        Slot
+
+        Raises
+        ------
+        IndexError
+            Past the list's end.
+        TimeoutError
+            After `timeout` without publication; the request goes on.
+        StallError
+            After the streamer's `stall_timeout` in which no thread got anything done.
+        StrataError
+            If only a release by the caller could let the entry be published.
+        RequestAborted
+            After `cancel`.
+        HipError
+            The first cause, if a HIP call of any thread failed.
+        """
+        cdef AcquiredSlot got
+        cdef Slot slot
+        cdef Pipeline* p
+        cdef int step
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
+        p = self.pipeline()
+        step = pipeline_acquire(p, &got)
+        if step != STEP_OK:
+            while step == STEP_BUSY:
+                self._block(timeout)
+                step = pipeline_acquire(p, &got)
+            if step != STEP_OK:
+                self._raise(step)
+        slot = Slot.__new__(Slot)
+        slot.request = self
+        slot.entry = got.entry
+        slot.slot = got.slot
+        slot.address = got.address
+        slot.nbytes = got.nbytes
+        return slot
+
+    def skip(self, n=1):
+        """Pass the next `n` entries unread: their `used` records advance, no wait is queued.
+
+        An entry skipped behind held slots advances when those are released.
+
+        Raises
+        ------
+        ValueError
+            If `n` is negative.
+        TypeError
+            If `n` is no integer.
+        IndexError
+            If fewer than `n` entries are left; none is skipped then.
+        StrataError, RequestAborted, HipError
+            As `acquire`.
+        """
+        cdef Pipeline* p
+        cdef int step
+        cdef int64_t left
+        self.pipeline()
+        if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
+            raise TypeError(f"n is {n!r}; an integer from 0 is wanted")
+        n = int(n)                              # a plain one: what a subclass does comes before `p`
+        if n < 0:
+            raise ValueError(f"n is {n}; it must be at least 0")
+        p = self.pipeline()
+        if n > p.length - p.acquired and not p.control.interrupted.load(memory_order_acquire):
+            raise IndexError(f"entry {p.length} is past the end of the list ({p.length} entries): n is {n}, and "
+                             f"{p.length - p.acquired} entries are left")
+        left = min(n, max(p.length, 1))         # less only where the request is stopped already
+        while left > 0:
+            step = pipeline_skip(p)
+            if step == STEP_BUSY:
+                self._block(None)
+                continue
+            if step != STEP_OK:
+                self._raise(step)
+            left -= 1
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Slot slot = self.iterated
+        cdef Pipeline* p = self.pipeline()
+        if slot is not None:
+            self.iterated = None
+            if slot.request is not None:
+                slot.release()
+                p = self.pipeline()
+        if p.acquired >= p.length and not p.control.interrupted.load(memory_order_acquire):
+            raise StopIteration
+        slot = self.acquire()
+        self.iterated = slot
+        return slot
+
+    def extend(self, copies):
+        """Append entries to the running request.
+
+        Parameters
+        ----------
+        copies : ExpertCopies
+
+        Raises
+        ------
+        TypeError
+            If `copies` is no `ExpertCopies`.
+        ValueError
+            If an entry does not fit a slot; nothing is appended.
+        MemoryError
+            If no host buffer can be allocated, with the bytes asked for.
+        """
+        from strata.copies import ExpertCopies
+        cdef Pipeline* p
+        cdef const uint64_t[::1] addresses
+        cdef const int64_t[::1] nbytes
+        cdef const int64_t[::1] offsets
+        cdef const int64_t[::1] starts
+        cdef const uint8_t[::1] staged
+        cdef const uint64_t* first_address = NULL
+        cdef const int64_t* first_nbytes = NULL
+        cdef const int64_t* first_offset = NULL
+        cdef int64_t n
+        cdef int step
+        cdef int64_t pageable
+        self.pipeline()
+        if not isinstance(copies, ExpertCopies):
+            raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        n = len(copies)
+        addresses = copies.addresses
+        nbytes = copies.nbytes
+        offsets = copies.offsets
+        starts = copies.entry_starts
+        staged = copies.staged
+        self.core._check_entries(copies, self.pipeline().length)
+        # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.
+        p = self.pipeline()
+        if p.ending:
+            raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
+        if n == 0:
+            return
+        pageable = 0 if p.host == NULL else p.host.pageable
+        self.core.owners.append(copies)
+        # An entry may have no segment at all: such a list has no first element to point to.
+        if addresses.shape[0]:
+            first_address, first_nbytes, first_offset = &addresses[0], &nbytes[0], &offsets[0]
+        if p.host == NULL or not p.host.allocated:
+            # It may have to pin the host ring: a driver may wait for the device in there.
+            self.core.busy = True
+            with nogil:
+                step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
+            self.core.busy = False
+        else:
+            step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
+        if step == STEP_OK:
+            if p.host != NULL and p.host.pageable > pageable:
+                logger.warning("%d of %d host buffers of %d bytes could not be pinned; their copies go from "
+                               "pageable memory, one by one", p.host.pageable, p.host.size, p.host.buffer_bytes)
+            return
+        self.core.owners.pop()
+        wanted = p.wanted
+        buffers = f"{p.host_ring_size} buffers of {p.ring.slot_bytes} bytes"
+        if step == STEP_STOPPED:
+            self._raise(step)
+        if step == STEP_NO_MEMORY and wanted:
+            problem = MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for ({buffers})")
+        else:
+            try:
+                problem = self.core.setup_problem(step)
+            except BaseException:               # a signal handler's
+                self._end_quietly()
+                raise
+        self._end_quietly()                     # what could not be appended ends the request
+        raise problem
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def finish(self):
+        """End the request: its list is complete and every entry was consumed.
+
+        On return strata reads no source any more.
+
+        Raises
+        ------
+        StrataError
+            If entries were not consumed; the request is aborted then.
+        RequestAborted, HipError
+            As `acquire`.
+
+        Notes
+        -----
+        Ctrl-C ends the wait for the device, not the request: that keeps its sources, takes no more entries, and ends
+        with the next `finish`, `abort` or `ExpertStreamer.begin`.
+        """
+        cdef Pipeline* p
+        cdef StreamerCore core = self.core
+        cdef int step = STEP_BUSY
+        self.pipeline()
+        if self.iterated is not None and self.iterated.request is not None:
+            self.iterated.release()
+        self.iterated = None
+        p = self.pipeline()
+        if p.issuer.consumed.get() < p.length and not p.control.interrupted.load(memory_order_acquire):
+            consumed = p.issuer.consumed.get()
+            listed = p.length
+            self._abort("finish() came before every entry was consumed")
+            raise StrataError(f"finish() with {consumed} of {listed} entries consumed: the request was aborted")
+        p.unmoved_ns = 0                        # of a wait that was interrupted
+        while step == STEP_BUSY:
+            core.busy = True
+            with nogil:
+                step = pipeline_finish(p, SLICE_NS)
+            core.busy = False
+            if step == STEP_BUSY:
+                self._let_handlers_run()
+        if step != STEP_OK:
+            self._raise(step)
+        self._over("finished")
+
+    def abort(self):
+        """End the request early. The next one may begin at once. No-op where it is over."""
+        if self.ended is not None:
+            return
+        self.pipeline()
+        self._abort("it was aborted")
+
+    def cancel(self):
+        """From any thread: the engine's next call on this request aborts it and raises `RequestAborted`."""
+        if self.ended is None and self.core.p != NULL and self.core.p.generation == self.generation:
+            if self.core.p.running and not _hip.forked():
+                pipeline_cancel(self.core.p)
+
+    def _abort(self, why):
+        cdef Pipeline* p = self.core.p
+        cdef int step
+        if self.ended is not None or p == NULL:
+            return                              # a signal handler came first
+        self.core.busy = True
+        with nogil:
+            step = pipeline_abort(p)
+        self.core.busy = False
+        states = self.core.thread_states() if step == STEP_HUNG else None
+        self._over(why)
+        if step == STEP_HUNG:
+            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+
+    def _drain(self):
+        """End what an interrupted finish() has begun, and raise what has failed meanwhile."""
+        self._abort("its finish() was interrupted")
+        if self.failed:
+            self._raise_cause()
+
+    def _over(self, why):
+        """Keep what may still be asked of the request, and let go of its sources."""
+        cdef Pipeline* p = self.core.p
+        cdef int k
+        if self.ended is not None:
+            return
+        self.ended = why
+        if p == NULL:
+            return
+        read_counters(&p.counters, self.final)
+        for k in range(N_COUNTERS):
+            self.core.totals[k] += self.final[k]
+        self.final_length = p.length
+        self.final_issued = p.issuer.issued.get()
+        self.final_consumed = p.issuer.consumed.get()
+        self.broke = p.broken
+        self.failed = p.control.failed.load(memory_order_acquire) == 2
+        if self.failed:
+            self.cause = p.control.failure
+        # Only now what may run Python, as letting go of objects does.
+        owners = self.core.owners
+        self.core.owners = []
+        if self.broke:
+            _hip.abandon(owners)                 # the device may still read them
+        self.iterated = None
+
+    def _end_quietly(self):
+        """After another error: abort, and keep that error the one that is raised."""
+        if self.ended is None and self.core.p != NULL and self.core.p.running:
+            try:
+                self._abort("it failed")
+            except StrataError:
+                logger.exception("aborting a failed request")
+
+    def __enter__(self):
+        self.pipeline()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        cdef Pipeline* p
+        if self.ended is not None or self.core.p == NULL or _hip.forked():
+            return False
+        p = self.pipeline()
+        if kind is not None:
+            self._abort("an exception left its context")
+        elif p.issuer.consumed.get() < p.length and not p.control.interrupted.load(memory_order_acquire):
+            consumed = p.issuer.consumed.get()
+            listed = p.length
+            self._abort("its context was left early")
+            logger.info("a request was left with %d of %d entries consumed: aborted", consumed, listed)
+        else:
+            self.finish()
+        return False
+
+    def __del__(self):
+        if self.ended is None and self.core is not None and self.core.p != NULL and not _hip.forked():
+            if self.core.p.running and self.core.p.generation == self.generation and not self.core.busy:
+                ending = self.core.p.ending
+                self._end_quietly()         # first: the warning may be an error
+                if ending:                  # a finish() was interrupted: it was not forgotten
+                    if self.failed:
+                        logger.error("a request was dropped whose finish() was interrupted, and it failed: %s failed with "
+                                     "status %d", _hip.call_name(self.cause.call).decode(), self.cause.status)
+                    return
+                warnings.warn("a request was dropped without finish() or abort(): aborted", ResourceWarning,
+                              stacklevel=1)
+
+    def __reduce__(self):
+        raise TypeError("a Request cannot be copied or pickled: it is one pass over one list")
+
+    def __repr__(self):
+        if self.core is None:
+            return "<strata.Request that no streamer has begun>"
+        state = self.ended or "running"
+        return f"<strata.Request of {len(self)} entries, {self.consumed} consumed, {state}>"
+
+    # --- waiting and raising ----------------------------------------------------------------------------------
+
+    def _block(self, timeout):
+        """Wait for the next entry's publication, without the GIL, in slices."""
+        cdef Pipeline* p = self.core.p
+        cdef StreamerCore core = self.core
+        cdef int64_t now = now_ns()
+        cdef int64_t deadline = 0
+        cdef int64_t progress = pipeline_progress(p)
+        cdef int64_t moved = now
+        cdef int64_t slice_ns
+        cdef int64_t target = p.acquired + 1
+        if timeout is not None:
+            deadline = now + nanoseconds(timeout)
+        while p.issuer.issued.get() < target and not p.control.interrupted.load(memory_order_acquire):
+            slice_ns = SLICE_NS
+            if timeout is not None:
+                slice_ns = min(slice_ns, deadline - now)
+                if slice_ns <= 0:
+                    raise TimeoutError(f"entry {target - 1} was not published within {timeout} s: "
+                                       f"{core.thread_states()}")
+            core.busy = True
+            with nogil:
+                pipeline_wait_published(p, slice_ns)
+            core.busy = False
+            self._let_handlers_run()
+            now = now_ns()
+            if p.issuer.exited.load(memory_order_acquire):
+                p.broken = True
+                raise StrataError(f"entry {target - 1} will never be published: {core.thread_states()}")
+            if core.stall_ns and p.issuer.issued.get() < target:
+                core.watch_stall(&progress, &moved, f"entry {target - 1} was not published")
+
+    cdef int _let_handlers_run(self) except -1:
+        """Signal handlers may end the request, or close the streamer: then the call that waits ends, too."""
+        PyErr_CheckSignals()
+        self.pipeline()
+        return 0
+
+    def _raise(self, int step):
+        """End the request where the step demands it, and raise what the engine must know."""
+        cdef Pipeline* p = self.core.p
+        entry = p.acquired
+        if step == STEP_END:
+            raise IndexError(f"entry {entry} is past the end of the list ({p.length} entries)")
+        if step == STEP_HELD:
+            held = entry - p.issuer.consumed.get()
+            raise StrataError(
+                f"entry {entry} cannot be published while {held} slots are held: only a release can free its "
+                f"group's slots. At most {self.core.gpu_ring - max(p.limits.copy_batch, p.limits.stage_copy_batch) + 1} "
+                "slots (max_held) can always be held")
+        if step == STEP_STOPPED:
+            if p.running:
+                self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled")
+            else:
+                self._over("it failed")
+            if self.failed:
+                self._raise_cause()
+            raise RequestAborted(f"the request was cancelled at entry {entry}")
+        if step == STEP_HUNG:
+            states = self.core.thread_states()
+            self._over("a driver call has not returned")
+            raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        if step == STEP_NO_MEMORY:
+            self._over("it failed")
+            raise MemoryError("the system gives no more memory: the request could not be ended")
+        raise StrataError(f"unexpected step {step}")
+
+    def _raise_cause(self):
+        # What `_over` has kept: the streamer may be closed by now, or serve another request.
+        entry = self.cause.entry
+        slot = self.cause.slot
+        if entry >= 0 and slot < 0:
+            slot = entry % self.core.gpu_ring
+        error = _hip.status_error(self.cause.call, self.cause.status, entry, slot)
+        who = self.cause.who
+        details = []
+        if who == WHO_ISSUER:
+            details.append("in the issuer's thread")
+        elif who != WHO_ENGINE:
+            details.append(f"in worker {self.cause.worker}'s thread")
+        if self.broke:
+            details.append("the device cannot be waited for any more: the streamer is broken")
+        error.detail = "; ".join(details) or None
+        raise error
+
+
+@cython.freelist(64)
+cdef class Slot:
+    """A slot that holds an entry's bytes, from `Request.acquire` to `release`.
+
+    Attributes
+    ----------
+    entry : int
+        Number of the entry in its request.
+    slot : int
+        Index in the GPU ring.
+    address : int
+        Device address of the slot.
+    nbytes : int
+        Bytes from the slot's start to the end of the entry's last segment.
+
+    Notes
+    -----
+    Kernels queued on the compute stream between `acquire` and `release` see the bytes. After `release` the
+    slot is strata's again.
+    """
+
+    def __init__(self):
+        raise TypeError("a Slot is made by Request.acquire()")
+
+    def release(self):
+        """Record that the kernels queued so far are the slot's last readers, and give it back.
+
+        Raises
+        ------
+        StrataError
+            If it was released before, or an older slot is still held.
+        """
+        cdef Request request = self.request
+        cdef Pipeline* p
+        cdef int step
+        if request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+        p = request.pipeline()
+        step = pipeline_release(p, self.entry)
+        if step == STEP_OK:
+            self.request = None
+            return
+        if step == STEP_ORDER:
+            raise StrataError(f"entry {self.entry} cannot be released before entry {p.issuer.consumed.get()}: "
+                              "slots are released in the order in which they were acquired")
+        request._raise(step)
+
+    def synchronize(self):
+        """Block the host until the bytes have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
+
+        Raises
+        ------
+        StrataError
+            If the slot was released before.
+        StallError, RequestAborted, HipError
+            As `Request.acquire`.
+        """
+        cdef Request request = self.request
+        cdef StreamerCore core
+        cdef Pipeline* p
+        cdef int64_t pause = 20000
+        cdef int64_t progress, moved
+        cdef int step
+        if request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+        p = request.pipeline()
+        core = request.core
+        step = pipeline_slot_arrived(p, self.entry)
+        if step == STEP_BUSY:
+            progress = pipeline_progress(p)
+            moved = now_ns()
+        while step == STEP_BUSY:
+            core.busy = True
+            with nogil:
+                pipeline_pause(p, pause)
+                step = pipeline_slot_arrived(p, self.entry)
+            core.busy = False
+            pause = min(pause + pause // 2, 1000000)
+            request._let_handlers_run()
+            if self.request is None:
+                raise StrataError(f"slot {self.slot} (entry {self.entry}) was released meanwhile")
+            if core.stall_ns and step == STEP_BUSY:
+                core.watch_stall(&progress, &moved, f"the bytes of entry {self.entry} have not arrived")
+        if step != STEP_OK:
+            request._raise(step)
+
+    def array(self):
+        """The slot's bytes as a NumPy array, where device memory is host memory (software runtime).
+
+        Returns
+        -------
+        ndarray of uint8, shape (nbytes,)
+            Valid until `release`, and only once the bytes have arrived: see `synchronize`.
+
+        Raises
+        ------
+        StrataError
+            On a device whose memory the host cannot address.
+        """
+        import numpy as np
+        self._check_held()
+        if _hip.runtime_name() != "software":
+            raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
+        return np.asarray(_HostView(self.address, self.nbytes, self))
+
+    def _check_held(self):
+        if self.request is None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
+
+    @property
+    def __cuda_array_interface__(self):
+        if _hip.runtime_name() == "software":
+            raise AttributeError("the software runtime's memory is host memory: use array()")
+        self._check_held()
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
+                "strides": None}
+
+    def __reduce__(self):
+        raise TypeError("a Slot cannot be copied or pickled: it is held once")
+
+    def __repr__(self):
+        held = "held" if self.request is not None else "released"
+        return f"<strata.Slot {self.slot}: entry {self.entry}, {self.nbytes} bytes at {self.address:#x}, {held}>"
+
+
+class _HostView:
+    """Lends a slot's memory to NumPy and keeps the slot's streamer alive."""
+
+    def __init__(self, address, nbytes, slot):
+        self.slot = slot
+        self.core = slot
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address or 1, False),
+                                    "version": 3}

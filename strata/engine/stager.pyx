@@ -1,0 +1,312 @@
+"""The host ring by itself, for an engine that issues its own copies. `strata.HostStager` is its face."""
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
+
+import logging
+
+from strata cimport _hip
+from strata.engine.control cimport WHO_ENGINE, Control, control_fail, control_reset
+from strata.engine.counters cimport CounterBlock, clear_counters
+from strata.engine.command cimport Command
+from strata.engine.host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
+                                      host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
+                                      host_ring_submitted, host_ring_wait_ready, worker_states)
+from strata._planner cimport ownership_end
+from strata.engine.threads cimport destroy, make
+
+from strata.engine import core
+from strata.counters import Counters
+from strata.errors import StrataError
+
+logger = logging.getLogger("strata")
+
+cdef enum:
+    SLICE_NS = 20000000
+
+
+cdef struct StagerState:
+    Control control
+    CounterBlock counters
+    Command command
+
+
+cdef class StagerCore:
+    """Owner of a host ring and its threads."""
+    cdef StagerState* state
+    cdef HostRing* ring
+    cdef readonly int64_t buffer_bytes
+    cdef readonly int64_t host_ring
+    cdef readonly int64_t stage_batch
+    cdef object copies
+    cdef bint busy
+    cdef bint stream_known
+    cdef int64_t patience_ns
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.state = NULL
+        self.ring = NULL
+
+    def __init__(self, int64_t buffer_bytes, int64_t host_ring, int workers, int64_t stage_batch, int device):
+        _hip.check_usable()
+        self.buffer_bytes = buffer_bytes
+        self.host_ring = host_ring
+        self.stage_batch = stage_batch
+        self.patience_ns = int(core.DRIVER_TIMEOUT_S * 1e9)
+        self.state = make[StagerState]()
+        if self.state == NULL:
+            raise MemoryError("no memory for a host stager")
+        self.ring = host_ring_new(host_ring, buffer_bytes, workers, device, &self.state.control,
+                                  &self.state.counters)
+        if self.ring == NULL or not host_ring_start_workers(self.ring):
+            self.close()
+            raise MemoryError("the system gives no more memory or threads for a host stager")
+
+    cdef int check_open(self) except -1:
+        _hip.check_usable()
+        if self.ring == NULL:
+            raise StrataError("this stager is closed")
+        if self.busy:
+            raise StrataError("this stager is in use by another thread")
+        return 0
+
+    @property
+    def running(self):
+        return self.ring != NULL and not self.ring.finished
+
+    @property
+    def jobs(self):
+        """Jobs of the request."""
+        return 0 if self.state == NULL else self.state.command.n_jobs
+
+    def start(self, copies, int64_t stage_batch):
+        """Offer the list's staged entries to the workers."""
+        cdef const uint64_t[::1] addresses = copies.addresses
+        cdef const int64_t[::1] nbytes = copies.nbytes
+        cdef const int64_t[::1] offsets = copies.offsets
+        cdef const int64_t[::1] starts = copies.entry_starts
+        cdef const uint8_t[::1] staged = copies.staged
+        cdef Command* command
+        cdef int64_t i
+        cdef int64_t n = 0
+        cdef int64_t pageable = 0
+        cdef int status
+        cdef int call = 0
+        self.check_open()
+        if not self.ring.finished:
+            raise StrataError("a request of this stager is still running: finish() it first")
+        if self.ring.broken:
+            raise StrataError("this stager is broken: a DMA could not be waited for, so its buffers are not reused")
+        clear_counters(&self.state.counters)
+        control_reset(&self.state.control)
+        command = &self.state.command
+        free(command.job_entries)
+        command.job_entries = NULL
+        command.n_jobs = 0
+        for i in range(staged.shape[0]):
+            n += staged[i] != 0
+        if n:
+            self.busy = True
+            with nogil:
+                status = host_ring_allocate(self.ring, &call)
+            self.busy = False
+            if status != _hip.HIP_SUCCESS:
+                if call == _hip.CALL_HOST_MALLOC:
+                    raise MemoryError(f"no host memory for the host ring: {self.host_ring * self.buffer_bytes} bytes "
+                                      f"were asked for ({self.host_ring} buffers of {self.buffer_bytes} bytes)")
+                _hip.raise_status(call, status)
+            command.job_entries = <int64_t*>malloc(n * sizeof(int64_t))
+            if command.job_entries == NULL:
+                raise MemoryError(f"no host memory for {n * sizeof(int64_t)} bytes")
+            n = 0
+            for i in range(staged.shape[0]):
+                if staged[i]:
+                    command.job_entries[n] = i
+                    n += 1
+            self.state.counters.pageable_buffers.store(self.ring.pageable, memory_order_relaxed)
+            pageable = self.ring.pageable
+        command.first_entry = 0
+        command.n_entries = staged.shape[0]
+        command.first_job = 0
+        command.n_jobs = n
+        command.addresses = &addresses[0] if addresses.shape[0] else NULL
+        command.nbytes = &nbytes[0] if nbytes.shape[0] else NULL
+        command.offsets = &offsets[0] if offsets.shape[0] else NULL
+        command.entry_starts = &starts[0]
+        self.copies = copies
+        self.stream_known = False
+        host_ring_begin(self.ring, stage_batch, False)
+        host_ring_append(self.ring, command)
+        if pageable:                        # last: a handler of the log's may end all this
+            logger.warning("%d of %d host buffers of %d bytes could not be pinned", pageable, self.host_ring,
+                           self.buffer_bytes)
+
+    def wait(self, int64_t job, timeout):
+        """Address of the job's buffer once its bytes lie there."""
+        cdef bint there
+        cdef int64_t before, generation
+        self._check_job(job)
+        generation = self.ring.generation
+        self._raise_failure()
+        if job < self.ring.submitted:
+            raise ValueError(f"job {job} was submitted before; the next one is {self.ring.submitted}")
+        if job >= self.host_ring:
+            # The job that had the buffer before must be submitted, and its ownership group to its end.
+            before = ownership_end(self.host_ring, self.ring.stage_batch, job - self.host_ring,
+                                   self.state.command.n_jobs) - 1
+            if before >= self.ring.submitted:
+                raise StrataError(f"job {job} cannot be ready before job {before} is submitted: "
+                                  f"the ring has {self.host_ring} buffers")
+        there = self.ring.ready[job % self.host_ring].get() >= job + 1
+        if there:
+            there = host_ring_wait_ready(self.ring, job, 0)
+        left = None if timeout is None else int(min(timeout * 1e9, 4e18))
+        while not there:
+            self._raise_failure()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"job {job} was not ready within {timeout} s")
+            there = self._slice(job, SLICE_NS if left is None else min(left, SLICE_NS))
+            if left is not None:
+                left -= SLICE_NS
+            PyErr_CheckSignals()
+            self._check_job(job)            # a signal handler may have finished the request, or closed the stager
+            if self.ring.generation != generation:
+                raise StrataError(f"job {job} was waited for in a request that is over: another one was started meanwhile")
+        return host_ring_buffer(self.ring, job)
+
+    cdef bint _slice(self, int64_t job, int64_t nanoseconds):
+        cdef bint there
+        self.busy = True
+        with nogil:
+            there = host_ring_wait_ready(self.ring, job, nanoseconds)
+        self.busy = False
+        return there
+
+    def _check_job(self, int64_t job):
+        self.check_open()
+        if self.ring.finished:
+            raise StrataError("no request of this stager runs: start() one first")
+        if not 0 <= job < self.state.command.n_jobs:
+            raise ValueError(f"job is {job}; the list has {self.state.command.n_jobs} staged entries")
+
+    def _raise_failure(self):
+        if self.state.control.failed.load(memory_order_acquire) == 2:
+            raise _hip.status_error(self.state.control.failure.call, self.state.control.failure.status,
+                                    self.state.control.failure.entry, -1)
+
+    def submitted(self, int64_t job, uintptr_t stream):
+        """After the copy of the job was queued on the stream."""
+        cdef int status
+        self._check_job(job)
+        if not self.stream_known and stream != 0:
+            _hip.check_stream("stream", stream)         # lets other threads run
+            self._check_job(job)
+        self._raise_failure()
+        if job != self.ring.submitted:
+            raise ValueError(f"job is {job}; jobs are submitted in order, the next one is {self.ring.submitted}")
+        if self.ring.ready[job % self.host_ring].get() < job + 1:
+            raise ValueError(f"job {job} is not ready yet: wait({job}) for it before its copy is queued")
+        if self.stream_known and stream != self.ring.stream:
+            raise ValueError(f"stream is {stream:#x}; this request's copies go on {self.ring.stream:#x}")
+        self.stream_known = True
+        status = host_ring_submitted(self.ring, job, stream)
+        if status != _hip.HIP_SUCCESS:
+            # Without the record nobody can tell when the buffers of its group are free: the request is over.
+            control_fail(&self.state.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status,
+                         self.state.command.job_entries[job], -1)
+            _hip.raise_status(_hip.CALL_EVENT_RECORD, status, self.state.command.job_entries[job])
+
+    def finish(self):
+        """End the request; see `strata.HostStager.finish`."""
+        cdef int status
+        cdef int call = 0
+        if self.ring == NULL:
+            return
+        self.check_open()
+        if self.ring.finished:
+            return                          # how it ended was said
+        self.busy = True
+        try:
+            with nogil:
+                status = host_ring_finish(self.ring, &call, self.patience_ns)
+        finally:
+            self.busy = False
+        # Letting go of the sources comes last: it may run Python, which may close the stager.
+        copies, self.copies = self.copies, None
+        if self.ring.broken:
+            _hip.abandon(copies)
+        if status == HOST_RING_HUNG:
+            raise StrataError("this stager is broken, since a driver call has not returned or a DMA has not ended: "
+                              f"{'; '.join(worker_states(self.ring)) or 'no worker is busy'}")
+        _hip.raise_status(call, status)
+        self._raise_failure()
+
+    def counters(self):
+        """A snapshot of the host ring's counters."""
+        cdef CounterBlock* c
+        if self.state == NULL:
+            return Counters()
+        c = &self.state.counters
+        return Counters(
+            dma_done_records=c.dma_done_records.load(memory_order_relaxed),
+            host_reuse_waits=c.host_reuse_waits.load(memory_order_relaxed),
+            fences=c.fences.load(memory_order_relaxed),
+            fence_errors=c.fence_errors.load(memory_order_relaxed),
+            pageable_buffers=c.pageable_buffers.load(memory_order_relaxed))
+
+    def pinned_buffers(self):
+        """Which buffers are pinned; empty before the first staged entry."""
+        if self.ring == NULL or not self.ring.allocated:
+            return ()
+        return tuple(bool(self.ring.pinned[b]) for b in range(self.host_ring))
+
+    def close(self, timeout=None):
+        """Finish, end the threads, free the buffers. Idempotent."""
+        cdef int call = 0
+        cdef int64_t patience = self.patience_ns if timeout is None else int(timeout * 1e9)
+        cdef HostRing* ring = self.ring
+        cdef StagerState* state = self.state
+        cdef bint broken
+        if self.busy and not _hip.forked():
+            raise StrataError("this stager is in use by another thread")
+        self.ring = NULL
+        if _hip.forked():
+            return
+        # From here on it is this call's alone, however often, and from wherever, it is closed again.
+        self.state = NULL
+        copies, self.copies = self.copies, None
+        if ring != NULL:
+            with nogil:
+                host_ring_finish(ring, &call, patience)
+                broken = ring.broken
+            states = worker_states(ring)
+            with nogil:
+                host_ring_delete(ring, broken)
+            if broken:
+                _hip.abandon(copies)
+                raise StrataError(f"closing a broken stager: {'; '.join(states) or 'no worker is busy'}; its buffers, "
+                                  "events and threads are left as they are on purpose")
+        if state != NULL:
+            free(state.command.job_entries)
+            destroy(state)
+
+    @property
+    def closed(self):
+        return self.ring == NULL
+
+    def __dealloc__(self):
+        cdef int call = 0
+        cdef bint broken
+        cdef HostRing* ring = self.ring
+        if ring != NULL and not _hip.forked():
+            with nogil:
+                host_ring_finish(ring, &call, 5000000000)
+                broken = ring.broken
+                host_ring_delete(ring, broken)
+            if broken:
+                _hip.abandon(self.copies)
+            elif self.state != NULL:
+                free(self.state.command.job_entries)
+                destroy(self.state)

@@ -1,0 +1,1 @@
+"""Commands for people: replay, selftest; what they share."""

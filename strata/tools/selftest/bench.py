@@ -1,0 +1,200 @@
+"""What the fixtures work on: the process's runtime, and the means to be unkind that it offers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strata import _hip, runtime
+from strata.runtime.software import control
+from strata.runtime.software.checking import checked, name_handles
+from strata.streamer import ExpertStreamer
+from strata.tools.selftest.holds import Ballast, Hold, Latch
+from strata.tools.selftest.outcome import Outcome
+
+__all__ = ["DEADLINE_S", "SCHEDULES", "Bench", "Raw", "settles"]
+
+#: Schedules of the software runtime that move bytes.
+SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
+
+#: How long anything may take that should come at once.
+DEADLINE_S = 20.0
+
+#: Milliseconds without progress after which pending work runs by itself where a schedule would wait longer:
+#: far more than a wrong engine needs to go wrong, and little enough not to be waited for.
+_IDLE_MS = 5
+
+_LEAKS = ("streams", "events", "device_allocations", "pinned_bytes", "registered_ranges")
+
+
+def settles(read: Callable[[], int], wanted: int, what: str) -> None:
+    """Poll until a number has the value that was predicted.
+
+    Raises
+    ------
+    TimeoutError
+        It does not come to that; the text begins with `what`.
+    """
+    began = time.perf_counter()
+    looks = 0
+    while (now := read()) != wanted:
+        looks += 1
+        if looks > 200:
+            if time.perf_counter() - began > DEADLINE_S:
+                raise TimeoutError(f"{what}: {now} after {DEADLINE_S:g} s, expected {wanted}")
+            time.sleep(50e-6)  # other threads may need this processor
+
+
+class Bench:
+    """One run of fixtures in this process.
+
+    Parameters
+    ----------
+    schedule : str, optional
+        Of the software runtime.
+    seed : int
+        Of everything that is random.
+    quick : bool
+        Fewer configurations.
+    say : callable, optional
+        Called with a line of progress, often.
+    """
+
+    def __init__(
+        self, *, schedule: str | None = None, seed: int = 0, quick: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.software = runtime.ensure() == "software"
+        self.schedule = schedule
+        self.seed = seed
+        self.quick = quick
+        self.say = say
+        self._ballast: Ballast | None = None
+
+    @contextmanager
+    def configured(self) -> Iterator[None]:
+        """Under the schedule, and without strata's warnings."""
+        logger = logging.getLogger("strata")
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # buffers that we keep from being pinned are no news
+        before: dict[str, Any] | None = None
+        try:
+            if self.software and self.schedule is not None:
+                before = control.configuration()
+                control.configure(schedule=self.schedule, seed=self.seed, idle_ms=_IDLE_MS)
+            yield
+        finally:
+            logger.setLevel(level)
+            if before is not None:
+                control.configure(schedule=before["schedule"], seed=before["seed"], idle_ms=before["idle_ms"])
+
+    @contextmanager
+    def watched(self, outcome: Outcome) -> Iterator[None]:
+        """With the happens-before checker on, and a look at what is left behind."""
+        if not self.software:
+            outcome.leave_out("happens-before checker: a real device does not tell what it orders")
+            yield
+            return
+        live = control.live()
+        with checked():
+            yield
+            outcome.findings = control.finding_count()
+            outcome.accesses = control.checked_accesses()
+            for finding in control.findings()[:5]:
+                outcome.fail(f"happens-before: {finding}")
+            if outcome.findings > 5:
+                outcome.fail(f"happens-before: {outcome.findings - 5} more findings")
+            if outcome.accesses == 0:
+                outcome.fail("the happens-before checker has seen no access at all")
+        left = control.live()
+        for key in _LEAKS:
+            if left[key] != live[key]:
+                outcome.fail(f"left behind: {key} are {left[key]}, were {live[key]}")
+
+    def name(self, streamer: ExpertStreamer) -> None:
+        """Have findings call a streamer's streams and events by their names."""
+        if self.software:
+            name_handles(streamer)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """With what `hold` needs on a real device, for which memory is taken at the first one."""
+        try:
+            yield
+        finally:
+            ballast, self._ballast = self._ballast, None
+            if ballast is not None:
+                ballast.close()
+
+    # --- being unkind -----------------------------------------------------------------------------------------
+
+    def hold(self, stream: int, seconds: float) -> Hold:
+        """Hold a stream back from here on: until `release`, or on a real device for about so many seconds."""
+        if self.software:
+            return Latch(stream)
+        if self._ballast is None:
+            self._ballast = Ballast()
+        return self._ballast.put(stream, seconds)
+
+    @contextmanager
+    def unpinnable(self, buffers: Sequence[int]) -> Iterator[None]:
+        """Let the n-th pinned allocations in here fail, counted from 0."""
+        injected = [control.inject("hipHostMalloc", buffer + 1, 2) for buffer in buffers]
+        try:
+            yield
+        finally:
+            if not all(injection.fired for injection in injected):
+                control.clear_injections()
+
+    # --- telling the checker what this thread does ------------------------------------------------------------
+
+    def announce_write(self, array: npt.NDArray[np.uint8]) -> None:
+        """This thread has written the array."""
+        if self.software and array.nbytes:
+            control.host_write(array.ctypes.data, array.nbytes)
+
+    def announce_read(self, array: npt.NDArray[np.uint8]) -> None:
+        """This thread reads the array."""
+        if self.software and array.nbytes:
+            control.host_read(array.ctypes.data, array.nbytes)
+
+
+class Raw:
+    """Streams, events and device memory of a fixture's own, given back at its end."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def stream(self) -> int:
+        """Make a stream, which is drained at the end."""
+        stream = _hip.create_stream()
+        self._stack.callback(_hip.destroy_stream, stream)
+        self._stack.callback(_hip.synchronize_stream, stream)
+        return stream
+
+    def event(self) -> int:
+        """Make an event."""
+        event = _hip.create_event()
+        self._stack.callback(_hip.destroy_event, event)
+        return event
+
+    def memory(self, nbytes: int) -> int:
+        """Allocate device memory."""
+        address = _hip.malloc(nbytes)
+        self._stack.callback(_hip.free, address)
+        return address
