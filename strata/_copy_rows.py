@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["INT64_MAX", "UINT64_MAX", "back_to_back", "bools", "check_ends", "check_overlaps", "check_sources",
-           "converted", "indices_of", "integer_rows", "iterated", "place_of", "staged_entries", "starts_of"]
+__all__ = ["INT64_MAX", "REGION_MAX", "UINT64_MAX", "back_to_back", "bools", "check_ends", "check_overlaps",
+           "check_sources", "converted", "indices_of", "integer_rows", "iterated", "place_of", "staged_entries",
+           "starts_of"]
 
 _Int64 = npt.NDArray[np.int64]
 _UInt64 = npt.NDArray[np.uint64]
@@ -18,6 +19,7 @@ _Bool = npt.NDArray[np.bool_]
 _Rows = list[int] | npt.NDArray[Any]
 
 INT64_MAX = 2**63 - 1
+REGION_MAX = 2**31 - 1  #: of a caller's numbers; strata numbers from there on
 UINT64_MAX = 2**64 - 1
 
 
@@ -77,39 +79,43 @@ def bools(name: str, value: Any, length: int, each: str) -> bool | _Bool | None:
 
 
 def converted(
-    name: str, rows: _Rows, dtype: type[Any], most: int, place: Callable[[int], str]
+    name: str, rows: _Rows, dtype: type[Any], most: int, place: Callable[[int], str], least: int = 0
 ) -> npt.NDArray[Any]:
-    """A private copy of `rows` as `dtype`, each value from 0 to `most`; `place` names a row in errors."""
+    """A private copy of `rows` as `dtype`, each value from `least` to `most`; `place` names a row in errors."""
     if len(rows) == 0:
         return np.empty(0, dtype)
     if isinstance(rows, list):
-        if min(rows) < 0 or max(rows) > most:
-            index = next(i for i, number in enumerate(rows) if not 0 <= number <= most)
-            raise ValueError(f"{name} is {rows[index]} at {place(index)}: 0 to {most} is allowed")
-    elif int(rows.min()) < 0 or int(rows.max()) > most:
-        index = int(np.argmax((rows < 0) | (rows > most)))
-        raise ValueError(f"{name} is {int(rows[index])} at {place(index)}: 0 to {most} is allowed")
+        if min(rows) < least or max(rows) > most:
+            index = next(i for i, number in enumerate(rows) if not least <= number <= most)
+            raise ValueError(f"{name} is {rows[index]} at {place(index)}: {least} to {most} is allowed")
+    elif int(rows.min()) < least or int(rows.max()) > most:
+        index = int(np.argmax((rows < least) | (rows > most)))
+        raise ValueError(f"{name} is {int(rows[index])} at {place(index)}: {least} to {most} is allowed")
     return np.array(rows, dtype)
 
 
 def starts_of(value: Any, segments: int) -> _Int64:
-    """(entries + 1,) int64 from the argument `entry_starts`."""
+    """(entries + 1,) int64 from the argument `entry_starts`, in CSR form as well."""
     if value is None:
         return np.arange(segments + 1, dtype=np.int64)
     rows = integer_rows("entry_starts", value)
-    starts = np.empty(len(rows) + 1, np.int64)
-    starts[:-1] = converted("entry_starts", rows, np.int64, segments, lambda index: f"entry {index}")
-    starts[-1] = segments
+    if len(rows) == 0:
+        raise ValueError(
+            f"entry_starts is empty: entries + 1 values are needed, from 0 to the {segments} segments"
+        )
+    starts = converted("entry_starts", rows, np.int64, segments, lambda index: f"[{index}]")
     if starts[0] != 0:
-        if len(rows) == 0:
-            raise ValueError(f"entry_starts is empty: {segments} segments belong to no entry")
-        raise ValueError(f"entry_starts is {starts[0]} at entry 0: 0 is needed")
+        raise ValueError(f"entry_starts[0] is {starts[0]}: 0 is needed")
     falls = starts[1:] < starts[:-1]
     if falls.any():
         index = int(np.argmax(falls)) + 1
         raise ValueError(
-            f"entry_starts is {starts[index]} at entry {index}, below the {starts[index - 1]} before it: "
+            f"entry_starts[{index}] is {starts[index]}, below the {starts[index - 1]} before it: "
             "it may never decrease"
+        )
+    if starts[-1] != segments:
+        raise ValueError(
+            f"entry_starts[-1] is {starts[-1]}: {segments} is needed, the number of segments"
         )
     return starts
 

@@ -80,7 +80,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
         return STRATA_INVALID
     if n_entries == 0:
         return STRATA_OK
-    if entry_starts == NULL or staged == NULL or entry_starts[0] < 0:
+    if entry_starts == NULL or staged == NULL or entry_starts[0] != 0:
         return STRATA_INVALID
     for i in range(n_entries):
         if entry_starts[i + 1] < entry_starts[i]:

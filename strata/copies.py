@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from strata._copy_rows import (
     INT64_MAX,
+    REGION_MAX,
     UINT64_MAX,
     back_to_back,
     bools,
@@ -29,7 +30,7 @@ from strata._copy_rows import (
     staged_entries,
     starts_of,
 )
-from strata.sources.buffers import ask_runtime, host_memory
+from strata.sources.buffers import Owners, ask_runtime, host_memory
 
 __all__ = ["ExpertCopies"]
 
@@ -55,19 +56,26 @@ class ExpertCopies:
         pageable memory.
     offsets : (segments,) integers, optional
         Place of each segment in the slot, bytes. By default the segments of an entry lie back to back from 0.
-    entry_starts : (entries,) integers, optional
-        First segment of each entry: from 0, never decreasing; an entry ends where the next begins, the last
-        with the last segment. An entry without segments is allowed. By default each segment is an entry.
-        (The attribute of this name has one element more.)
+    entry_starts : (entries + 1,) integers, optional
+        In CSR form: entry ``i`` has the segments ``entry_starts[i]`` to ``entry_starts[i + 1]`` (exclusive).
+        The first value is 0, no value is below the one before it, and the last is the number of segments. An
+        entry without segments is two equal values. By default each segment is an entry.
+    regions : (segments,) integers, optional
+        The source region of each segment: the allocation, mapping or file that it lies in, as a number from 0
+        to 2**31 - 1, or -1 where it is not known. Copies are merged within one region only, so different
+        regions need different numbers in all lists that are joined.
+    owners : iterable of objects, optional
+        Kept alive as long as the list: what the addresses lie in.
 
     Raises
     ------
     TypeError
         An argument is no array of native integers (or bools, for `pinned`), nor a list of them.
     ValueError
-        An array is not one-dimensional and C-contiguous or has the wrong length; a segment has a null
-        address and bytes, a negative size or offset, or wraps round the address space; two segments of an
-        entry overlap in the slot. The message names the argument, the entry and the segment.
+        An array is not one-dimensional and C-contiguous or has the wrong length; `entry_starts` is not in CSR
+        form; a segment has a null address and bytes, a negative size or offset, or wraps round the address
+        space; two segments of an entry overlap in the slot. The message names the argument, the entry and
+        the segment.
     RuntimeNotFound, StrataError
         With ``pinned=None``, as `strata.runtime.use`: this may be the first call that needs a runtime.
 
@@ -77,26 +85,36 @@ class ExpertCopies:
     nbytes : (segments,) int64, read-only
     offsets : (segments,) int64, read-only
     entry_starts : (entries + 1,) int64, read-only
-        Entry ``i`` has the segments ``entry_starts[i]`` to ``entry_starts[i + 1]`` (exclusive).
+        As the argument.
+    regions : (segments,) int64, read-only, or None
+        None where no region is known. `from_buffers` and `from_stacked` number the allocations that they see,
+        from 2**31 on and never one number twice in a process.
     staged : (entries,) uint8, read-only
         1 where a segment with bytes is pageable, so that the entry goes through the host ring; else 0.
     owners : tuple
         Objects kept alive because sources lie in their memory.
+    slot_bytes : int
+        Bytes of a slot that holds any entry of the list.
 
     Notes
     -----
     ``len()`` is the number of entries. The arguments are copied: later changes to them do not matter. The
-    object may be used by many requests and many threads. Memory given by address stays the caller's to keep;
-    `from_buffers` keeps the objects. Held are 33 bytes for an entry of one segment.
+    object may be used by many requests and many threads. Memory given by address stays the caller's to keep,
+    by `owners` or otherwise; `from_buffers` and `from_stacked` keep the objects. Held are 33 bytes for an entry
+    of one segment, and 8 more where its region is known. A list holds addresses of this process, so it cannot
+    be pickled or copied.
     """
 
-    __slots__ = ("__weakref__", "_addresses", "_entry_starts", "_nbytes", "_offsets", "_owners", "_staged")
+    __slots__ = (
+        "__weakref__", "_addresses", "_entry_starts", "_nbytes", "_offsets", "_owners", "_regions", "_staged",
+    )  # fmt: skip
 
     _addresses: _UInt64
     _nbytes: _Int64
     _offsets: _Int64
     _entry_starts: _Int64
     _staged: _UInt8
+    _regions: _Int64 | None
     _owners: tuple[object, ...]
 
     def __init__(
@@ -107,6 +125,8 @@ class ExpertCopies:
         *,
         offsets: Sequence[int] | npt.NDArray[Any] | None = None,
         entry_starts: Sequence[int] | npt.NDArray[Any] | None = None,
+        regions: Sequence[int] | npt.NDArray[Any] | None = None,
+        owners: Iterable[object] = (),
     ) -> None:
         address_rows = integer_rows("addresses", addresses)
         segments = len(address_rows)
@@ -114,7 +134,12 @@ class ExpertCopies:
         pinned_rows = bools("pinned", pinned, segments, "a segment")
         offset_rows = None if offsets is None else integer_rows("offsets", offsets, segments)
         starts = starts_of(entry_starts, segments)
-        self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, ())
+        region_rows = None
+        if regions is not None:
+            region_rows = converted("regions", integer_rows("regions", regions, segments), np.int64, REGION_MAX,
+                                    lambda segment: place_of(starts, segment), -1)  # fmt: skip
+        kept = tuple(iterated("owners", owners, "objects"))
+        self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, region_rows, kept)
 
     def _build(
         self,
@@ -123,6 +148,7 @@ class ExpertCopies:
         pinned: bool | _Bool | None,
         offsets: _Rows | None,
         starts: _Int64,
+        regions: _Int64 | None,
         owners: tuple[object, ...],
     ) -> None:
         """Convert, check and take the rows; their types and lengths are right already."""
@@ -145,7 +171,7 @@ class ExpertCopies:
             offset = back_to_back(size, starts)
         if pinned is None:
             pinned = ask_runtime(where, size)
-        self._set(where, size, offset, starts, staged_entries(size, pinned, starts, one_each), owners)
+        self._set(where, size, offset, starts, staged_entries(size, pinned, starts, one_each), regions, owners)
 
     def _set(
         self,
@@ -154,15 +180,20 @@ class ExpertCopies:
         offsets: _Int64,
         starts: _Int64,
         staged: _UInt8,
+        regions: _Int64 | None,
         owners: tuple[object, ...],
     ) -> None:
-        for array in (addresses, nbytes, offsets, starts, staged):
-            array.flags.writeable = False
+        if regions is not None and not (regions >= 0).any():
+            regions = None
+        for array in (addresses, nbytes, offsets, starts, staged, regions):
+            if array is not None:
+                array.flags.writeable = False
         self._addresses = addresses
         self._nbytes = nbytes
         self._offsets = offsets
         self._entry_starts = starts
         self._staged = staged
+        self._regions = regions
         self._owners = owners
 
     @classmethod
@@ -197,25 +228,28 @@ class ExpertCopies:
         """
         addresses: list[int] = []
         nbytes: list[int] = []
+        regions: list[int] = []
         starts = [0]
-        owners: dict[int, object] = {}
+        owners = Owners()
         for entry, item in enumerate(iterated("items", items, "buffers")):
             if isinstance(item, (list, tuple)):
                 for segment, source in enumerate(item):
-                    address, size = host_memory(source, f"items[{entry}][{segment}]", owners)
+                    address, size, region = host_memory(source, f"items[{entry}][{segment}]", owners)
                     addresses.append(address)
                     nbytes.append(size)
+                    regions.append(region)
             else:
-                address, size = host_memory(item, f"items[{entry}]", owners)
+                address, size, region = host_memory(item, f"items[{entry}]", owners)
                 addresses.append(address)
                 nbytes.append(size)
+                regions.append(region)
             starts.append(len(addresses))
         start_row = np.array(starts, np.int64)
         pinned_rows = bools("pinned", pinned, len(starts) - 1, "an item")
         if isinstance(pinned_rows, np.ndarray):
             pinned_rows = np.repeat(pinned_rows, np.diff(start_row))
         self = cls.__new__(cls)
-        self._build(addresses, nbytes, pinned_rows, None, start_row, tuple(owners.values()))
+        self._build(addresses, nbytes, pinned_rows, None, start_row, np.array(regions, np.int64), owners.objects())
         return self
 
     @classmethod
@@ -245,7 +279,13 @@ class ExpertCopies:
         for part in lists:
             starts.append(part._entry_starts[1:] + segments)
             segments += len(part._addresses)
-        # Lists taken from one parent share its tuple: look at each tuple, and keep each object, once.
+        regions = None
+        if any(part._regions is not None for part in lists):
+            regions = np.concatenate([
+                np.full(len(part._nbytes), -1, np.int64) if part._regions is None else part._regions for part in lists
+            ])  # fmt: skip
+        # Lists taken from one parent share its tuple: look at each tuple, and keep each object, once. All of
+        # them live in `lists`, so each id is one object's.
         tuples = {id(part._owners): part._owners for part in lists}
         owners = {id(owner): owner for group in tuples.values() for owner in group}
         self = cls.__new__(cls)
@@ -255,6 +295,7 @@ class ExpertCopies:
             np.concatenate([np.empty(0, np.int64), *(part._offsets for part in lists)]),
             np.concatenate(starts),
             np.concatenate([np.empty(0, np.uint8), *(part._staged for part in lists)]),
+            regions,
             tuple(owners.values()),
         )
         return self
@@ -298,6 +339,7 @@ class ExpertCopies:
             self._offsets[rows],
             taken,
             self._staged[picked],
+            None if self._regions is None else self._regions[rows],
             self._owners,
         )
         return copies
@@ -321,6 +363,16 @@ class ExpertCopies:
     def entry_starts(self) -> _Int64:
         """(entries + 1,) int64, read-only: first segment of each entry; the last element counts them all."""
         return self._entry_starts
+
+    @property
+    def regions(self) -> _Int64 | None:
+        """(segments,) int64, read-only: source region of each segment, -1 unknown; None where none is known."""
+        return self._regions
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot that holds any entry of the list: the largest of `entry_extents`, 0 without bytes."""
+        return int(self.entry_extents().max(initial=0))
 
     @property
     def staged(self) -> _UInt8:

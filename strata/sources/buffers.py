@@ -1,17 +1,65 @@
-"""Host memory of objects: where a buffer, an array or a tensor lies, and whether the runtime has pinned it."""
+"""Host memory of objects: where a buffer, an array or a tensor lies, who keeps it, whether it is pinned."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ask_runtime", "host_memory"]
+from strata.sources.torch_memory import is_torch, storage_view, torch_bytes
+
+__all__ = ["Owners", "ask_runtime", "host_memory", "new_regions"]
 
 _Int64 = npt.NDArray[np.int64]
 _UInt64 = npt.NDArray[np.uint64]
 _Bool = npt.NDArray[np.bool_]
+
+#: Regions that strata numbers itself begin above those that a caller may give.
+_numbers = itertools.count(2**31)
+
+
+def new_regions(count: int) -> list[int]:
+    """Numbers of source regions that no list of this process has yet."""
+    return [next(_numbers) for _ in range(count)]
+
+
+class Owners:
+    """The objects that a list of copies keeps alive, and the source region that each stands for.
+
+    An ``id`` says something as long as its object lives, so whatever is a key here is kept here, too.
+    """
+
+    __slots__ = ("_kept", "_regions")
+
+    def __init__(self) -> None:
+        self._kept: dict[object, object] = {}
+        self._regions: dict[int, tuple[int, object]] = {}
+
+    def keep(self, key: object, kept: object) -> None:
+        """Keep an object, once a key."""
+        self._kept.setdefault(key, kept)
+
+    def has(self, key: object) -> bool:
+        return key in self._kept
+
+    def get(self, key: object) -> Any:
+        """What is kept by a key."""
+        return self._kept[key]
+
+    def region(self, memory: object) -> int:
+        """The region that lies in the memory of an object, which is kept."""
+        number, _ = self._regions.get(id(memory), (-1, None))
+        if number < 0:
+            number = next(_numbers)
+            self._regions[id(memory)] = (number, memory)
+        return number
+
+    def objects(self) -> tuple[object, ...]:
+        """What is kept, in the order in which it came."""
+        return tuple(self._kept.values())
 
 
 def ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
@@ -31,74 +79,100 @@ def ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
     return pinned
 
 
-def host_memory(source: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
-    """(address, bytes) of a buffer, which `owners` (id -> object) keeps from then on."""
+def host_memory(source: Any, name: str, owners: Owners) -> tuple[int, int, int]:
+    """(address, bytes, source region) of a buffer, which `owners` keeps from then on."""
     if isinstance(source, np.ndarray):
         return _array_source(source, name, owners)
-    if hasattr(source, "data_ptr") and hasattr(source, "device"):
-        return _tensor_source(source, name, owners)
+    if is_torch(source):
+        return _torch_source(source, name, owners)
     if isinstance(source, np.generic):
         raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
     try:
         view = memoryview(source)
     except TypeError:
-        if hasattr(source, "__cuda_array_interface__"):
-            raise TypeError(
-                f"{name} ({type(source).__name__}) is device memory: sources are host memory"
-            ) from None
-        if hasattr(source, "__array_interface__"):
-            return _array_source(np.asarray(source), name, owners)
-        raise TypeError(
-            f"{name} is a {type(source).__name__}: a C-contiguous buffer (or a list or tuple of them) "
-            "is needed"
-        ) from None
-    except ValueError as error:  # a closed mmap, a released memoryview
+        return _array_source(_by_array_interface(source, name), name, owners)
+    except (ValueError, BufferError) as error:  # a closed mmap, a released memoryview
         raise ValueError(f"{name} is a {type(source).__name__} that gives no memory: {error}") from None
     if not view.c_contiguous:
         raise ValueError(f"{name} has strides {view.strides}, shape {view.shape}: C-contiguous is needed")
-    if "O" in view.format:
+    if holds_objects(view.format):
         raise TypeError(f"{name} holds Python objects: bytes are needed")
     if view.nbytes == 0:
-        return 0, 0
-    # One export an object; of a memoryview, which its owner may release, one of our own each time.
-    owners.setdefault(id(view if isinstance(source, memoryview) else source), view)
-    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]), view.nbytes
+        return 0, 0, -1
+    address = int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
+    # The exporter and its view: one may go without the other, and another exporter then get its id. Of a
+    # memoryview, which its owner may release, one of our own over the same exporter.
+    exporter = view.obj if isinstance(source, memoryview) else source
+    owners.keep((id(exporter), address, view.nbytes), view if view.obj is exporter else (exporter, view))
+    return address, view.nbytes, owners.region(_root(view))
 
 
-def _array_source(array: npt.NDArray[Any], name: str, owners: dict[int, object]) -> tuple[int, int]:
+def _by_array_interface(source: Any, name: str) -> npt.NDArray[Any]:
+    """An array over an object that has no buffer; it keeps the object."""
+    if hasattr(source, "__cuda_array_interface__"):
+        raise TypeError(f"{name} ({type(source).__name__}) is device memory: sources are host memory") from None
+    if hasattr(source, "__array_interface__"):
+        return np.asarray(source)
+    raise TypeError(
+        f"{name} is a {type(source).__name__}: a C-contiguous buffer (or a list or tuple of them) is needed"
+    ) from None
+
+
+def holds_objects(layout: str) -> bool:
+    """Whether a buffer's format has a Python object in it. Names of fields stand between colons there."""
+    return "O" in re.sub(":[^:]*:", "", layout)
+
+
+def _root(memory: Any) -> Any:
+    """The object whose memory views and arrays of views lie in."""
+    while True:
+        below = getattr(memory, "obj" if isinstance(memory, memoryview) else "base", None)
+        if below is None or not isinstance(memory, (memoryview, np.ndarray)):
+            return memory
+        memory = below
+
+
+def _array_source(array: npt.NDArray[Any], name: str, owners: Owners) -> tuple[int, int, int]:
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects (dtype {array.dtype}): bytes are needed")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name} has strides {array.strides}, shape {array.shape}: C-contiguous is needed")
     if array.nbytes == 0:
-        return 0, 0
-    # Keep the array that holds the memory, once, rather than each view of it.
+        return 0, 0, -1
+    keep_array(array, name, owners)
+    return int(array.__array_interface__["data"][0]), array.nbytes, owners.region(_root(array))
+
+
+def keep_array(array: npt.NDArray[Any], name: str, owners: Owners) -> None:
+    """Keep the array that holds the memory, once, rather than each view of it."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
-    if id(root) not in owners:
-        owners[id(root)] = root
-        if root.base is not None:  # a foreign buffer; an array over one does not always keep it exported
-            try:
-                owners[id(root.base)] = memoryview(root.base)
-            except TypeError:
-                pass  # no buffer but an owner of memory, which the array keeps alive
-            except ValueError as error:
-                kind = type(root.base).__name__
-                raise ValueError(f"{name} lies in a {kind} that gives no memory: {error}") from None
-    return int(array.__array_interface__["data"][0]), array.nbytes
+    if owners.has(id(root)):
+        return
+    if root.base is not None:  # a foreign buffer; an array over one does not always keep it exported
+        try:
+            owners.keep(("base", id(root.base)), memoryview(root.base))
+        except TypeError:
+            pass  # no buffer but an owner of memory, which the array keeps alive
+        except (ValueError, BufferError) as error:
+            kind = type(root.base).__name__
+            raise ValueError(f"{name} lies in a {kind} that gives no memory: {error}") from None
+    owners.keep(id(root), root)
 
 
-def _tensor_source(tensor: Any, name: str, owners: dict[int, object]) -> tuple[int, int]:
-    """(address, bytes) of a tensor in the manner of PyTorch, without importing it."""
-    place = getattr(tensor.device, "type", tensor.device)
-    if place != "cpu":
-        raise TypeError(f"{name} is a tensor on device {place}: sources are host memory")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is a tensor that is not contiguous: a C-contiguous one is needed")
-    nbytes = tensor.numel() * tensor.element_size()
+def _torch_source(source: Any, name: str, owners: Owners) -> tuple[int, int, int]:
+    storage, first, nbytes = torch_bytes(source, name)
     if nbytes == 0:
-        return 0, 0
-    kept = tensor.detach()  # holds the storage, and no graph
-    owners[id(kept)] = kept
-    return int(kept.data_ptr()), nbytes
+        return 0, 0, -1
+    address, region = keep_storage(storage, owners)
+    return address + first, nbytes, region
+
+
+def keep_storage(storage: Any, owners: Owners) -> tuple[int, int]:
+    """(address, source region) of a storage of torch's, whose one view is kept."""
+    key = ("storage", storage._cdata)  # the address of the storage's own object, which the view keeps
+    if not owners.has(key):
+        owners.keep(key, storage_view(storage))
+    view = owners.get(key)
+    return int(view.__array_interface__["data"][0]), owners.region(view)

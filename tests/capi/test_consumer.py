@@ -108,6 +108,10 @@ def test_extends_with_copied_arrays(consumer, sources):
         both = np.repeat(one, 2)
         for places, status in (([0, 7], INVALID), ([8, 4], INVALID), ([8, 0], OK)):
             assert consumer.extend(request, both, np.full(2, 8), np.array(places), two, np.zeros(1, np.uint8)) == status
+        for starts in ([1, 2], [-1, 1], [0, 2, 1]):      # CSR: from 0, never decreasing
+            starts = np.array(starts)
+            flags = np.zeros(len(starts) - 1, np.uint8)
+            assert consumer.extend(request, both, np.full(2, 8), np.array([8, 0]), starts, flags) == INVALID
         beyond = np.array([2**64 - 4], dtype=np.uint64)
         assert consumer.extend(request, beyond, np.array([8]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
         request.acquire().release()

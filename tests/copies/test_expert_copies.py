@@ -1,10 +1,13 @@
 """`ExpertCopies` from arrays: what it derives, what it refuses, what it keeps."""
 
+import copy
 import gc
 import itertools
 import pickle
+import re
 import sys
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -37,27 +40,27 @@ def test_each_segment_is_an_entry_by_default():
 
 
 def test_entry_starts_group_segments_back_to_back():
-    copies = ExpertCopies([10, 20, 30, 40], [3, 0, 5, 7], True, entry_starts=[0, 0, 3, 4])
+    copies = ExpertCopies([10, 20, 30, 40], [3, 0, 5, 7], True, entry_starts=[0, 0, 3, 4, 4])
     assert table(copies) == [[], [(10, 3, 0), (20, 0, 3), (30, 5, 3)], [(40, 7, 0)], []]
     assert copies.entry_bytes().tolist() == [0, 8, 7, 0]
     assert copies.entry_extents().tolist() == [0, 8, 7, 0]
 
 
 def test_offsets_place_segments():
-    copies = ExpertCopies([1, 2, 3], [4, 4, 4], True, offsets=[64, 0, 16], entry_starts=[0, 2])
+    copies = ExpertCopies([1, 2, 3], [4, 4, 4], True, offsets=[64, 0, 16], entry_starts=[0, 2, 3])
     assert table(copies) == [[(1, 4, 64), (2, 4, 0)], [(3, 4, 16)]]
     assert copies.entry_bytes().tolist() == [8, 4]
     assert copies.entry_extents().tolist() == [68, 20]
 
 
 def test_empty_segments_extend_nothing():
-    copies = ExpertCopies([1, 2], [4, 0], True, offsets=[0, 1000], entry_starts=[0])
+    copies = ExpertCopies([1, 2], [4, 0], True, offsets=[0, 1000], entry_starts=[0, 2])
     assert copies.entry_extents().tolist() == [4]
 
 
 def test_an_entry_with_a_pageable_segment_is_staged_as_a_whole():
     copies = ExpertCopies(
-        [8] * 5, [2, 2, 2, 0, 2], [True, False, True, False, True], entry_starts=[0, 0, 2, 3]
+        [8] * 5, [2, 2, 2, 0, 2], [True, False, True, False, True], entry_starts=[0, 0, 2, 3, 5]
     )
     assert copies.staged.tolist() == [0, 1, 0, 0]
     assert copies.jobs().tolist() == [-1, 0, -1, -1]
@@ -83,7 +86,7 @@ def test_jobs_need_room(first, error):
 def test_no_entries():
     for copies in (
         ExpertCopies([], []),
-        ExpertCopies([], [], entry_starts=[]),
+        ExpertCopies([], [], entry_starts=[0]),
         ExpertCopies.from_buffers([]),
     ):
         assert len(copies) == 0
@@ -92,7 +95,7 @@ def test_no_entries():
             copies.entry_bytes().tolist() == copies.entry_extents().tolist() == copies.jobs().tolist() == []
         )
         assert copies.pinned_share() == 1.0
-    assert len(ExpertCopies([], [], entry_starts=[0, 0])) == 2
+    assert len(ExpertCopies([], [], entry_starts=[0, 0, 0])) == 2
 
 
 def test_pinned_share():
@@ -123,7 +126,7 @@ def test_arguments_are_copied():
         "nbytes": np.array([4, 4], np.int64),
         "pinned": np.array([True, True]),
         "offsets": np.array([0, 8], np.int64),
-        "entry_starts": np.array([0, 1], np.int64),
+        "entry_starts": np.array([0, 1, 2], np.int64),
     }
     copies = ExpertCopies(**arrays)
     before = table(copies)
@@ -137,7 +140,7 @@ def test_arguments_are_copied():
 @pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.uint32, np.int16, np.uint8])
 def test_any_native_integer_type_will_do(dtype):
     copies = ExpertCopies(
-        np.array([64, 96], dtype), np.array([4, 5], dtype), True, entry_starts=np.array([0], dtype)
+        np.array([64, 96], dtype), np.array([4, 5], dtype), True, entry_starts=np.array([0, 2], dtype)
     )
     assert table(copies) == [[(64, 4, 0), (96, 5, 4)]]
 
@@ -151,19 +154,20 @@ def test_lists_of_any_integers_will_do():
 def test_extremes_fit():
     copies = ExpertCopies([1, 2**63], [TOP, TOP], True)
     assert copies.entry_bytes().tolist() == copies.entry_extents().tolist() == [TOP, TOP]
-    copies = ExpertCopies([1] * 4, [1, TOP - 1, TOP, TOP], True, entry_starts=[0, 2, 3])
+    copies = ExpertCopies([1] * 4, [1, TOP - 1, TOP, TOP], True, entry_starts=[0, 2, 3, 4])
     assert copies.entry_extents().tolist() == [TOP, TOP, TOP]
     assert copies.entry_bytes().tolist() == [TOP, TOP, TOP]
     assert ExpertCopies([1], [0], True, offsets=[TOP]).entry_extents().tolist() == [0]
 
 
 def test_it_cannot_be_pickled():
-    with pytest.raises(TypeError, match="process"):
-        pickle.dumps(ExpertCopies([8], [1], True))
+    for ask in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"ExpertCopies cannot be pickled or copied: .* in this process alone"):
+            ask(ExpertCopies([8], [1], True))
 
 
 def test_repr_counts():
-    text = repr(ExpertCopies([8] * 3, [1000, 200, 0], [True, False, True], entry_starts=[0, 1]))
+    text = repr(ExpertCopies([8] * 3, [1000, 200, 0], [True, False, True], entry_starts=[0, 1, 3]))
     assert text == "<ExpertCopies: 2 entries (1 staged), 3 segments, 1,200 bytes>"
 
 
@@ -195,7 +199,7 @@ def with_argument(name, value):
         "nbytes": [1, 1],
         "pinned": True,
         "offsets": [0, 0],
-        "entry_starts": [0, 1],
+        "entry_starts": [0, 1, 2],
     }
     arguments[name] = value
     return ExpertCopies(**arguments)
@@ -262,7 +266,7 @@ def test_negative_values(name, kind):
         ValueError,
         match=rf"^{name} is -5 at entry 1, segment 1: 0 to {2**64 - 1 if name == 'addresses' else TOP} is",
     ):
-        ExpertCopies(**arguments, pinned=True, entry_starts=[0, 1])
+        ExpertCopies(**arguments, pinned=True, entry_starts=[0, 1, 3])
 
 
 def test_values_beyond_their_type():
@@ -277,7 +281,7 @@ def test_values_beyond_their_type():
 
 def test_null_address_with_bytes():
     with pytest.raises(ValueError, match="addresses is 0 at entry 1, segment 1, with nbytes 7"):
-        ExpertCopies([1, 2, 0], [7, 7, 7], True, entry_starts=[0, 1])
+        ExpertCopies([1, 2, 0], [7, 7, 7], True, entry_starts=[0, 1, 3])
 
 
 def test_sources_that_wrap_the_address_space():
@@ -294,7 +298,7 @@ def test_places_beyond_an_int64():
     # Sums that wrap once, and round again, are seen at the first segment that is too far.
     for count in (2, 3, 4, 5, 6):
         with pytest.raises(ValueError, match=f"nbytes is {TOP} at entry 1, segment 2"):
-            ExpertCopies([1] * (count + 2), [5, 0, 1] + [TOP] * (count - 1), True, entry_starts=[0, 1])
+            ExpertCopies([1] * (count + 2), [5, 0, 1] + [TOP] * (count - 1), True, entry_starts=[0, 1, count + 2])
 
 
 @pytest.mark.parametrize(
@@ -309,24 +313,27 @@ def test_places_beyond_an_int64():
 )
 def test_overlaps_within_a_slot(offsets, nbytes, message):
     with pytest.raises(ValueError, match=message):
-        ExpertCopies([1] * (len(offsets) + 1), [4, *nbytes], True, offsets=[0, *offsets], entry_starts=[0, 1])
+        ExpertCopies([1] * (len(offsets) + 1), [4, *nbytes], True, offsets=[0, *offsets], entry_starts=[0, 1, len(offsets) + 1])
 
 
 def test_no_overlap():
     ExpertCopies([1] * 4, [4, 4, 4, 4], True, offsets=[0, 0, 0, 0])  # in slots of their own
-    ExpertCopies([1] * 3, [4, 4, 4], True, offsets=[8, 0, 4], entry_starts=[0])
-    ExpertCopies([1] * 3, [4, 0, 0], True, offsets=[0, 2, 0], entry_starts=[0])
+    ExpertCopies([1] * 3, [4, 4, 4], True, offsets=[8, 0, 4], entry_starts=[0, 3])
+    ExpertCopies([1] * 3, [4, 0, 0], True, offsets=[0, 2, 0], entry_starts=[0, 3])
 
 
 @pytest.mark.parametrize(
     ("starts", "message"),
     [
-        ([], "entry_starts is empty: 2 segments belong to no entry"),
-        ([1, 2], "entry_starts is 1 at entry 0: 0 is needed"),
-        ([0, 2, 1], "entry_starts is 1 at entry 2, below the 2 before it"),
-        ([0, 3], "entry_starts is 3 at entry 1: 0 to 2 is allowed"),
-        ([0, -1], "entry_starts is -1 at entry 1: 0 to 2 is allowed"),
-        (np.array([0, 3]), "entry_starts is 3 at entry 1: 0 to 2 is allowed"),
+        ([], r"entry_starts is empty: entries \+ 1 values are needed, from 0 to the 2 segments"),
+        ([1, 2], r"entry_starts\[0\] is 1: 0 is needed"),
+        ([0, 2, 1, 2], r"entry_starts\[2\] is 1, below the 2 before it: it may never decrease"),
+        ([0, 3], r"entry_starts is 3 at \[1\]: 0 to 2 is allowed"),
+        ([0, -1, 2], r"entry_starts is -1 at \[1\]: 0 to 2 is allowed"),
+        (np.array([0, 3]), r"entry_starts is 3 at \[1\]: 0 to 2 is allowed"),
+        ([0, 1], r"entry_starts\[-1\] is 1: 2 is needed, the number of segments"),
+        ([0], r"entry_starts\[-1\] is 0: 2 is needed, the number of segments"),
+        (range(2), r"entry_starts\[-1\] is 1: 2 is needed, the number of segments"),
     ],
 )
 def test_bad_entry_starts(starts, message):
@@ -334,12 +341,83 @@ def test_bad_entry_starts(starts, message):
         ExpertCopies([8, 8], [1, 1], True, entry_starts=starts)
 
 
+def test_the_attribute_is_the_argument():
+    """A list made again from its own arrays is the same list: both are in CSR form."""
+    copies = ExpertCopies([4, 8, 16, 24], [1, 2, 3, 4], True, entry_starts=[0, 0, 2, 2, 4, 4])
+    again = ExpertCopies(copies.addresses, copies.nbytes, True, offsets=copies.offsets, entry_starts=copies.entry_starts)
+    assert len(copies) == len(again) == 5
+    assert table(again) == table(copies) == [[], [(4, 1, 0), (8, 2, 1)], [], [(16, 3, 0), (24, 4, 3)], []]
+
+
+# Owners, regions, sizes.
+
+
+def test_owners_are_kept():
+    class Mapping:
+        pass
+
+    owners = [Mapping(), Mapping()]
+    copies = ExpertCopies([8, 16], [4, 4], True, owners=iter(owners))
+    assert copies.owners == tuple(owners)
+    alive = [weakref.ref(owner) for owner in owners]
+    del owners
+    kept = ExpertCopies.concatenate([copies.take([1]), ExpertCopies([8], [1], True, owners=[copies])])
+    del copies
+    gc.collect()
+    assert all(owner() is not None for owner in alive)
+    assert len(kept.owners) == 3
+    del kept
+    gc.collect()
+    assert not any(owner() for owner in alive)
+
+
+def test_owners_are_an_iterable():
+    with pytest.raises(TypeError, match="owners is a int: an iterable of objects is needed"):
+        ExpertCopies([8], [1], True, owners=5)
+
+
+def test_slot_bytes_is_the_largest_extent():
+    assert ExpertCopies([8] * 3, [4, 4, 9], True, offsets=[64, 0, 0], entry_starts=[0, 2, 3]).slot_bytes == 68
+    assert ExpertCopies([8], [0], True, offsets=[100]).slot_bytes == 0
+    assert ExpertCopies([], []).slot_bytes == 0
+    assert type(ExpertCopies([8], [3], True).slot_bytes) is int
+
+
+def test_regions_follow_their_segments():
+    """Region numbers are what they were told, entry by entry, whatever is taken and joined; -1 is not known."""
+    copies = ExpertCopies([8, 16, 24], [4, 4, 4], True, entry_starts=[0, 2, 3], regions=[5, 2**31 - 1, -1])
+    assert copies.regions.tolist() == [5, 2**31 - 1, -1]
+    assert copies.regions.dtype == np.int64
+    assert not copies.regions.flags.writeable
+    assert copies.take([1, 0]).regions.tolist() == [-1, 5, 2**31 - 1]
+    plain = ExpertCopies([8], [4], True)
+    assert plain.regions is None
+    assert plain.take([0]).regions is None
+    assert ExpertCopies.concatenate([plain, copies, plain]).regions.tolist() == [-1, 5, 2**31 - 1, -1, -1]
+    assert ExpertCopies.concatenate([plain, plain]).regions is None
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ([0], ValueError, "regions has 1 elements: 2 are needed"),
+        ([0, -2], ValueError, f"regions is -2 at entry 1, segment 0: -1 to {2**31 - 1} is allowed"),
+        (np.array([2**31, 0]), ValueError, f"regions is {2**31} at entry 0, segment 0: -1 to"),
+        ([0, 1.5], TypeError, "regions holds a float"),
+        (np.array([0.0, 1.0]), TypeError, "regions has dtype float64"),
+    ],
+)
+def test_bad_regions(value, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ExpertCopies([8, 16], [1, 1], True, regions=value)
+
+
 # take, concatenate.
 
 
 def some(pinned=(True, False, True, False, True, True)) -> ExpertCopies:
     """Entries of 2, 0, 1, 3 segments."""
-    return ExpertCopies(range(1, 7), range(10, 70, 10), list(pinned), entry_starts=[0, 2, 2, 3])
+    return ExpertCopies(range(1, 7), range(10, 70, 10), list(pinned), entry_starts=[0, 2, 2, 3, 6])
 
 
 @pytest.mark.parametrize(
@@ -417,7 +495,7 @@ def test_derived_values_are_those_of_a_slow_model(entries, data):
     flat = [row for entry in entries for row in entry]
     places = [data.draw(st.permutations(range(len(entry)))) for entry in entries]
     offsets = [5 * place for entry in places for place in entry]  # apart, in any order
-    starts = [sum(map(len, entries[:i])) for i in range(len(entries))]
+    starts = [sum(map(len, entries[:i])) for i in range(len(entries) + 1)]
     columns = [[row[i] for row in flat] for i in range(3)]
     copies = ExpertCopies(*columns, offsets=offsets, entry_starts=starts)
     packed = ExpertCopies(*columns, entry_starts=starts)
@@ -452,10 +530,10 @@ def test_overlaps_are_those_of_a_slow_model(places):
     arguments = ([1] * len(places), [size for _, size in places], True)
     offsets = [offset for offset, _ in places]
     if len(taken) == len(set(taken)):
-        ExpertCopies(*arguments, offsets=offsets, entry_starts=[0])
+        ExpertCopies(*arguments, offsets=offsets, entry_starts=[0, len(places)])
     else:
         with pytest.raises(ValueError, match="overlap"):
-            ExpertCopies(*arguments, offsets=offsets, entry_starts=[0])
+            ExpertCopies(*arguments, offsets=offsets, entry_starts=[0, len(places)])
 
 
 def test_no_reference_to_the_arguments_is_kept():

@@ -153,7 +153,7 @@ def test_many_small_segments_are_left_in_the_middle(software) -> None:
     n = 100_000
     pool = np.zeros(n, np.uint8)
     addresses = np.arange(n, dtype=np.uint64) + np.uint64(pool.ctypes.data)
-    one = strata.ExpertCopies(addresses, np.ones(n, np.int64), np.zeros(n, np.bool_), entry_starts=np.array([0]))
+    one = strata.ExpertCopies(addresses, np.ones(n, np.int64), np.zeros(n, np.bool_), entry_starts=np.array([0, n]))
     copies = strata.ExpertCopies.concatenate([one] * 40)
     with strata.ExpertStreamer(n, gpu_ring=4, host_ring=2, workers=1) as made:
         for _ in range(3):

@@ -59,7 +59,7 @@ class Sly(strata.ExpertCopies):
 
 def sly(copies: strata.ExpertCopies, act: Callable[[], object]) -> Sly:
     made = Sly(copies.addresses, copies.nbytes, copies.staged == 0, offsets=copies.offsets,
-               entry_starts=copies.entry_starts[:-1])
+               entry_starts=copies.entry_starts)
     made.act = act
     return made
 

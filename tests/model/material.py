@@ -71,7 +71,7 @@ class Sources:
         """The entries as strata takes them."""
         pools = {True: self.pinned.ctypes.data, False: self.pageable.ctypes.data}
         rows = [segment for entry in listed for segment in entry.segments]
-        starts = np.cumsum([0, *(len(entry.segments) for entry in listed)])[:-1]
+        starts = np.cumsum([0, *(len(entry.segments) for entry in listed)])
         return strata.ExpertCopies(
             np.array([pools[pinned] + place for pinned, place, _, _ in rows], np.uint64),
             np.array([n for _, _, n, _ in rows], np.int64),

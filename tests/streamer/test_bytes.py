@@ -180,7 +180,7 @@ def test_gaps_larger_than_a_workers_chunk_are_zeros() -> None:
         [size for _, size in rows],
         False,
         offsets=[offset for offset, _ in rows],
-        entry_starts=[0, 1, 3, 4],
+        entry_starts=[0, 1, 3, 4, len(rows)],
     )
     with strata.ExpertStreamer(nbytes, gpu_ring=2, host_ring=1) as streamer, streamer.begin(copies) as request:
         for slot in request:

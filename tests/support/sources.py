@@ -74,10 +74,9 @@ def material(kinds: str, nbytes: int = 256, seed: int = 0) -> Material:
     sizes: list[int] = []
     is_pinned: list[bool] = []
     offsets: list[int] = []
-    starts: list[int] = []
+    starts: list[int] = [0]
     segments: list[list[tuple[int, npt.NDArray[np.uint8]]]] = []
     for entry, kind in enumerate(kinds):
-        starts.append(len(addresses))
         rows = []
         whole = nbytes - entry % 7
         if kind in "ds":
@@ -103,6 +102,7 @@ def material(kinds: str, nbytes: int = 256, seed: int = 0) -> Material:
             if size:
                 shown.append((offset, data))
         segments.append(shown)
+        starts.append(len(addresses))
     copies = strata.ExpertCopies(
         np.array(addresses, np.uint64),
         np.array(sizes, np.int64),

@@ -29,7 +29,7 @@ class Entries:
         self.kinds = kinds
         self._segments = segments  # of each entry: pool, offset in it, bytes, offset in the slot
         flat = [segment for entry in segments for segment in entry]
-        starts = np.cumsum([0] + [len(entry) for entry in segments], dtype=np.int64)[:-1]
+        starts = np.cumsum([0] + [len(entry) for entry in segments], dtype=np.int64)
         self.copies = ExpertCopies(
             [pool.address + offset for pool, offset, _, _ in flat],
             [nbytes for _, _, nbytes, _ in flat],

@@ -51,9 +51,8 @@ class Sources:
             sizes: list[int] = []
             pinned: list[bool] = []
             offsets: list[int] = []
-            starts: list[int] = []
+            starts = [0]
             for letter in letters:
-                starts.append(len(addresses))
                 pool = self.pageable if letter in "sS" else self.pinned
                 parts = 2 if letter in "DS" else 1
                 for part in range(parts):
@@ -61,6 +60,7 @@ class Sources:
                     addresses.append(pool[row].ctypes.data + offsets[-1])
                     sizes.append(SLOT_BYTES // parts)
                     pinned.append(pool is self.pinned)
+                starts.append(len(addresses))
                 row += 1
             made.append(strata.ExpertCopies(
                 np.array(addresses, np.uint64), np.array(sizes, np.int64), np.array(pinned, np.bool_),
