@@ -21,6 +21,7 @@ from strata.errors import (
     StallError,
     StrataError,
 )
+from strata.layout import SlotLayout
 from strata.pinned import pinned_empty, register
 from strata.settings import BatchSettings, recommended_gpu_ring
 from strata.stager import HostStager
@@ -41,6 +42,7 @@ __all__ = [
     "RuntimeNotFound",
     "SettingsError",
     "Slot",
+    "SlotLayout",
     "StallError",
     "StrataError",
     "get_include",

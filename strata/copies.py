@@ -7,7 +7,7 @@ are private and read-only, so that native threads may read them without the GIL 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,7 +30,8 @@ from strata._copy_rows import (
     staged_entries,
     starts_of,
 )
-from strata.sources.buffers import Owners, ask_runtime, host_memory
+from strata.layout import SlotField, SlotLayout
+from strata.sources.buffers import Owners, Stack, ask_runtime, ask_stack, host_memory, stacked_memory, type_and_shape
 
 __all__ = ["ExpertCopies"]
 
@@ -198,7 +199,11 @@ class ExpertCopies:
 
     @classmethod
     def from_buffers(
-        cls, items: Iterable[Any], pinned: bool | Sequence[bool] | npt.NDArray[np.bool_] | None = None
+        cls,
+        items: Iterable[Any],
+        pinned: bool | Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+        *,
+        layout: SlotLayout | None = None,
     ) -> ExpertCopies:
         """Make a list of copies from objects that hold host memory.
 
@@ -207,22 +212,29 @@ class ExpertCopies:
         items : iterable
             One item an entry: a C-contiguous buffer (NumPy array, memoryview, mmap, bytes, bytearray, CPU
             tensor; read-only ones too), or a list or tuple of them, which are the entry's segments and lie
-            back to back in the slot.
+            back to back in the slot. With a `layout`: a mapping of the layout's names to buffers, or a list or
+            tuple of buffers in its order.
         pinned : bool, (entries,) bools, or None
             Whether the items lie in pinned memory; None asks the runtime.
+        layout : SlotLayout, optional
+            Where the buffers go in the slot. An array or tensor must have its tensor's dtype and shape; a
+            one-dimensional buffer of bytes, its size.
 
         Returns
         -------
         ExpertCopies
             It keeps the buffers exported, so that meanwhile a bytearray cannot be resized nor an mmap
-            closed. Their contents are not copied: they are read while a request runs.
+            closed, and torch refuses to resize a tensor's storage (ever after). Their contents are not copied:
+            they are read while a request runs.
 
         Raises
         ------
         TypeError
-            `items` cannot be iterated; an item is no buffer, holds Python objects, or lies in device memory.
+            `items` cannot be iterated; an item is no buffer, holds Python objects, or lies in device memory; a
+            tensor has no bytes that mean what it means (sparse, meta, lazily conjugated, a wrapper).
         ValueError
-            A buffer is not C-contiguous, or closed, or `pinned` has another length than `items`.
+            A buffer is not C-contiguous, or closed, or not as the layout has it; an item lacks a tensor of the
+            layout; `pinned` has another length than `items`.
         RuntimeNotFound, StrataError
             With ``pinned=None``, as `strata.runtime.use`.
         """
@@ -232,7 +244,15 @@ class ExpertCopies:
         starts = [0]
         owners = Owners()
         for entry, item in enumerate(iterated("items", items, "buffers")):
-            if isinstance(item, (list, tuple)):
+            if layout is not None:
+                for field, source in _by_layout(item, layout, f"items[{entry}]"):
+                    name = f"items[{entry}][{field.name!r}]"
+                    address, size, region = host_memory(source, name, owners)
+                    _check_field(field, size, *type_and_shape(source, name), name)
+                    addresses.append(address)
+                    nbytes.append(size)
+                    regions.append(region)
+            elif isinstance(item, (list, tuple)):
                 for segment, source in enumerate(item):
                     address, size, region = host_memory(source, f"items[{entry}][{segment}]", owners)
                     addresses.append(address)
@@ -248,8 +268,83 @@ class ExpertCopies:
         pinned_rows = bools("pinned", pinned, len(starts) - 1, "an item")
         if isinstance(pinned_rows, np.ndarray):
             pinned_rows = np.repeat(pinned_rows, np.diff(start_row))
+        offsets = None if layout is None else np.tile(np.array(layout.offsets, np.int64), len(starts) - 1)
         self = cls.__new__(cls)
-        self._build(addresses, nbytes, pinned_rows, None, start_row, np.array(regions, np.int64), owners.objects())
+        self._build(addresses, nbytes, pinned_rows, offsets, start_row, np.array(regions, np.int64), owners.objects())
+        return self
+
+    @classmethod
+    def from_stacked(
+        cls,
+        *arrays: Any,
+        layout: SlotLayout | None = None,
+        pinned: bool | Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+    ) -> ExpertCopies:
+        """Make a list of copies from fused tensors, in which expert ``i`` has row ``i`` of each.
+
+        Parameters
+        ----------
+        *arrays : (experts, ...) NumPy arrays, torch tensors or buffers
+            All with as many experts; each row C-contiguous (rows may lie apart). They are the segments of each
+            entry, in order.
+        layout : SlotLayout, optional
+            Where the rows go in the slot: one array a tensor, in its order, with its dtype and shape. By
+            default they lie back to back.
+        pinned : bool, (experts,) bools, or None
+            Whether the experts lie in pinned memory; None asks the runtime.
+
+        Returns
+        -------
+        ExpertCopies
+            As many entries as experts. It keeps the arrays as `from_buffers` does.
+
+        Raises
+        ------
+        TypeError
+            As `from_buffers`, naming ``arrays[k]``.
+        ValueError
+            No arrays; another number of experts than in the first; rows that are not contiguous, or not as the
+            layout has them.
+        RuntimeNotFound, StrataError
+            With ``pinned=None``, as `strata.runtime.use`.
+
+        Notes
+        -----
+        No work in Python an expert: a few milliseconds for some ten thousand.
+        """
+        if not arrays:
+            raise ValueError("arrays is empty: at least one [experts, ...] tensor is needed")
+        if layout is not None and not isinstance(layout, SlotLayout):
+            raise TypeError(f"layout is a {type(layout).__name__}: a strata.SlotLayout is needed")
+        if layout is not None and len(layout) != len(arrays):
+            raise ValueError(f"arrays has {len(arrays)}: the layout has {len(layout)} ({', '.join(layout)})")
+        owners = Owners()
+        stacks = [stacked_memory(array, f"arrays[{k}]", owners) for k, array in enumerate(arrays)]
+        experts = stacks[0].experts
+        for k, stack in enumerate(stacks):
+            if stack.experts != experts:
+                raise ValueError(f"arrays[{k}] has {stack.experts} experts: arrays[0] has {experts}")
+            if layout is not None:
+                field = layout.fields[k]
+                _check_field(field, stack.nbytes, stack.dtype, stack.shape, f"arrays[{k}] ({field.name!r})")
+        pinned_rows = bools("pinned", pinned, experts, "an expert")
+        if pinned is None:
+            pinned_rows = _asked_of_stacks(stacks, experts)
+        elif isinstance(pinned_rows, np.ndarray):
+            pinned_rows = np.repeat(pinned_rows, len(stacks))
+        rows = np.arange(experts, dtype=np.int64)[:, None]
+        strides = np.array([stack.stride for stack in stacks], np.int64)
+        addresses = np.array([stack.address for stack in stacks], np.uint64) + (rows * strides).view(np.uint64)
+        self = cls.__new__(cls)
+        self._build(
+            addresses.reshape(-1),
+            np.tile(np.array([stack.nbytes for stack in stacks], np.int64), experts),
+            pinned_rows,
+            None if layout is None else np.tile(np.array(layout.offsets, np.int64), experts),
+            np.arange(experts + 1, dtype=np.int64) * len(stacks),
+            np.tile(np.array([stack.region for stack in stacks], np.int64), experts),
+            owners.objects(),
+        )
         return self
 
     @classmethod
@@ -457,3 +552,41 @@ class ExpertCopies:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("ExpertCopies cannot be pickled or copied: its addresses hold in this process alone")
+
+
+def _asked_of_stacks(stacks: list[Stack], experts: int) -> bool | _Bool:
+    """What the runtime says of fused tensors: True, or (segments,) bools."""
+    answers = [ask_stack(stack) for stack in stacks]
+    if all(answer is True for answer in answers):
+        return True
+    rows = [np.full(experts, answer, np.bool_) if isinstance(answer, bool) else answer for answer in answers]
+    return np.stack(rows, 1).reshape(-1)
+
+
+def _by_layout(item: Any, layout: SlotLayout, name: str) -> list[tuple[SlotField, Any]]:
+    """The tensors of a layout with their sources."""
+    if isinstance(item, Mapping):
+        odd = [key for key in item if key not in layout]
+        missing = [key for key in layout if key not in item]
+        if odd or missing:
+            what = f"lacks {missing[0]!r}" if missing else f"has {odd[0]!r}"
+            raise ValueError(f"{name} {what}: the layout has {', '.join(layout)}")
+        return [(field, item[field.name]) for field in layout.fields]
+    if not isinstance(item, (list, tuple)):
+        raise TypeError(f"{name} is a {type(item).__name__}: a mapping of the layout's names, or a list, is needed")
+    if len(item) != len(layout):
+        raise ValueError(f"{name} has {len(item)} buffers: the layout has {len(layout)} ({', '.join(layout)})")
+    return list(zip(layout.fields, item, strict=True))
+
+
+def _check_field(field: SlotField, nbytes: int, dtype: Any, shape: tuple[int, ...], name: str) -> None:
+    """Refuse a source that is not its tensor of the layout; bytes in one dimension may be any tensor of that size."""
+    kind = dtype if isinstance(dtype, str) else dtype[0]
+    if (kind, shape) == (field.dtype, field.shape):
+        return
+    if kind in ("uint8", "int8") and len(shape) == 1 and shape[0] == field.nbytes:
+        return
+    raise ValueError(
+        f"{name} is {kind} {list(shape)}, {nbytes} bytes: the layout has {field.dtype} {list(field.shape)}, "
+        f"{field.nbytes} bytes"
+    )

@@ -8,7 +8,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -163,6 +163,37 @@ class ExpertStreamer:
                                   copy_stream, compute_stream, slots is None, bool(timing), stall_timeout, grouped)
         self._submission = "group" if grouped else "single"
         _open.add(self)
+
+    @classmethod
+    def for_copies(cls, copies: ExpertCopies | Iterable[ExpertCopies], **arguments: Any) -> ExpertStreamer:
+        """Make a streamer whose slots hold every entry of a list.
+
+        Parameters
+        ----------
+        copies : ExpertCopies, or iterable of ExpertCopies
+            What will be streamed; only sizes are looked at.
+        **arguments
+            As for the class, without `slot_bytes`.
+
+        Returns
+        -------
+        ExpertStreamer
+
+        Raises
+        ------
+        TypeError
+            `copies` is neither; an argument is unknown.
+        ValueError
+            There are no entries with bytes: how large the slots should be is not known.
+        """
+        lists = [copies] if isinstance(copies, ExpertCopies) else list(copies)
+        for each in lists:
+            if not isinstance(each, ExpertCopies):
+                raise TypeError(f"copies holds a {type(each).__name__}; a strata.ExpertCopies is wanted")
+        slot_bytes = max((each.slot_bytes for each in lists), default=0)
+        if slot_bytes == 0:
+            raise ValueError("copies has no entry with bytes; slot_bytes must then be given to strata.ExpertStreamer")
+        return cls(slot_bytes, **arguments)
 
     # --- what it is ---------------------------------------------------------------------------------------------
 

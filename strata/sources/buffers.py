@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
+import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from strata.sources.torch_memory import is_torch, storage_view, torch_bytes
 
-__all__ = ["Owners", "ask_runtime", "host_memory", "new_regions"]
+__all__ = [
+    "Owners", "Stack", "ask_runtime", "ask_stack", "host_memory", "new_regions", "stacked_memory", "type_and_shape",
+]  # fmt: skip
 
 _Int64 = npt.NDArray[np.int64]
 _UInt64 = npt.NDArray[np.uint64]
@@ -105,6 +108,97 @@ def host_memory(source: Any, name: str, owners: Owners) -> tuple[int, int, int]:
     exporter = view.obj if isinstance(source, memoryview) else source
     owners.keep((id(exporter), address, view.nbytes), view if view.obj is exporter else (exporter, view))
     return address, view.nbytes, owners.region(_root(view))
+
+
+def type_and_shape(source: Any, name: str) -> tuple[Any, tuple[int, ...]]:
+    """(dtype, shape) of an array, tensor or buffer, wherever it lies: a name, or bytes of a type without one."""
+    if is_torch(source):
+        if not hasattr(source, "dtype") or not hasattr(source, "shape"):
+            return "uint8", (int(source.nbytes()),)
+        return str(source.dtype).removeprefix("torch."), tuple(source.shape)
+    array = source if isinstance(source, np.ndarray) else _as_array(source, name)
+    return _type_name(array.dtype), array.shape
+
+
+def _type_name(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "biufc" and dtype.isnative:
+        return dtype.name
+    if dtype.kind == "V" and dtype.names is None and dtype.isnative and not dtype.name.startswith("void"):
+        return dtype.name  # registered by a package, as bfloat16 is
+    return dtype.str, dtype.itemsize
+
+
+def _as_array(source: Any, name: str) -> npt.NDArray[Any]:
+    """An array over a buffer, which it keeps exported, or over what has the array interface."""
+    if isinstance(source, np.generic):
+        raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
+    try:
+        view = memoryview(source)
+    except TypeError:
+        return _by_array_interface(source, name)
+    except (ValueError, BufferError) as error:
+        raise ValueError(f"{name} is a {type(source).__name__} that gives no memory: {error}") from None
+    if holds_objects(view.format):
+        raise TypeError(f"{name} holds Python objects: bytes are needed")
+    array: npt.NDArray[Any] = np.asarray(view)
+    return array
+
+
+class Stack(NamedTuple):
+    """A fused tensor ``[experts, ...]`` in host memory: row i lies at ``address + i * stride``."""
+
+    address: int
+    stride: int
+    nbytes: int  #: of a row
+    experts: int
+    dtype: Any
+    shape: tuple[int, ...]  #: of a row
+    region: int
+
+
+def stacked_memory(source: Any, name: str, owners: Owners) -> Stack:
+    """Where a fused tensor lies; `owners` keeps it from then on. Rows are contiguous, and may lie apart."""
+    if is_torch(source) and isinstance(source, sys.modules["torch"].Tensor):
+        if source.dim() == 0:
+            raise ValueError(f"{name} has no dimensions: [experts, ...] is needed")
+        dtype, shape = type_and_shape(source, name)
+        storage, first, nbytes = torch_bytes(source, name, stacked=True)
+        if storage is None:
+            return Stack(0, 0, nbytes if shape[0] else 0, shape[0], dtype, shape[1:], -1)
+        address, region = keep_storage(storage, owners)
+        stride = source.stride(0) * source.element_size()
+        return Stack(address + first, stride, nbytes, shape[0], dtype, shape[1:], region)
+    array = source if isinstance(source, np.ndarray) else _as_array(source, name)
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects (dtype {array.dtype}): bytes are needed")
+    if array.ndim == 0:
+        raise ValueError(f"{name} has no dimensions: [experts, ...] is needed")
+    dtype, shape = _type_name(array.dtype), array.shape
+    if array.size == 0:
+        return Stack(0, 0, 0, shape[0], dtype, shape[1:], -1)
+    row = array[0, ...]
+    if not row.flags.c_contiguous:
+        raise ValueError(
+            f"{name} has strides {array.strides}, shape {array.shape}: rows that are C-contiguous are needed"
+        )
+    keep_array(array, name, owners)
+    address = int(array.__array_interface__["data"][0])
+    return Stack(address, array.strides[0], row.nbytes, shape[0], dtype, shape[1:], owners.region(_root(array)))
+
+
+def ask_stack(stack: Stack) -> bool | _Bool:
+    """Whether the runtime knows a fused tensor's rows as pinned: all of them, or (experts,) bools."""
+    if stack.experts == 0 or stack.nbytes == 0:
+        return True
+    from strata import _hip, runtime
+
+    runtime.ensure()
+    reach = (stack.experts - 1) * stack.stride
+    if _hip.range_is_pinned(stack.address + min(0, reach), abs(reach) + stack.nbytes):
+        return True
+    starts = range(stack.address, stack.address + stack.experts * stack.stride, stack.stride) if stack.stride else (
+        [stack.address] * stack.experts)  # fmt: skip
+    return np.array([_hip.range_is_pinned(start, stack.nbytes) for start in starts], np.bool_)
 
 
 def _by_array_interface(source: Any, name: str) -> npt.NDArray[Any]:
