@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class SlotLayout:
             if end > _MOST:
                 raise ValueError(f"{name!r} ends at byte {end}: at most {_MOST} is allowed")
         placed = sorted((field for field in made.values() if field.nbytes), key=lambda field: field.offset)
-        for before, after in zip(placed, placed[1:], strict=False):
+        for before, after in itertools.pairwise(placed):
             if before.offset + before.nbytes > after.offset:
                 raise ValueError(f"offset of {after.name!r} is {after.offset}, but {before.name!r} takes "
                                  f"{before.offset} to {before.offset + before.nbytes - 1}: tensors may not overlap")
@@ -248,7 +249,8 @@ class SlotLayout:
     def __repr__(self) -> str:
         lines = [f"<SlotLayout: {len(self)} tensors, {self.nbytes:,} bytes"]
         for field in self._fields:
-            lines.append(f"  {field.name}: {field.dtype} {list(field.shape)} at {field.offset:,}, {field.nbytes:,} bytes")
+            what = f"{field.dtype} {list(field.shape)}"
+            lines.append(f"  {field.name}: {what} at {field.offset:,}, {field.nbytes:,} bytes")
         return "\n".join(lines) + ">"
 
 

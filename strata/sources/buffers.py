@@ -198,7 +198,7 @@ def ask_stack(stack: Stack) -> bool | _Bool:
         return True
     starts = range(stack.address, stack.address + stack.experts * stack.stride, stack.stride) if stack.stride else (
         [stack.address] * stack.experts)  # fmt: skip
-    return np.array([_hip.range_is_pinned(start, stack.nbytes) for start in starts], np.bool_)
+    return np.fromiter(map(_hip.range_is_pinned, starts, itertools.repeat(stack.nbytes)), np.bool_, stack.experts)
 
 
 def _by_array_interface(source: Any, name: str) -> npt.NDArray[Any]:
