@@ -18,6 +18,7 @@ from strata.errors import (
     RequestAborted,
     RuntimeNotFound,
     SettingsError,
+    SourceReadError,
     StallError,
     StrataError,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "SettingsError",
     "Slot",
     "SlotLayout",
+    "SourceReadError",
     "StallError",
     "StrataError",
     "get_include",

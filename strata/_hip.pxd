@@ -37,6 +37,7 @@ cdef enum Call:
     CALL_LAUNCH_HOST_FUNC
     CALL_DEVICE_SYNCHRONIZE
     CALL_HOST_MEMCPY          # strata's own copy into a host buffer
+    CALL_FILE_READ            # a worker's read of a file; its status is the system's, not HIP's
     CALL_COUNT
 
 cdef enum:

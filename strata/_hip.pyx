@@ -22,6 +22,7 @@ cdef const char** _CALL_NAMES = [
     "hipStreamWaitEvent", "hipStreamGetDevice", "hipEventCreateWithFlags", "hipEventDestroy",
     "hipEventRecord", "hipEventQuery", "hipEventSynchronize", "hipEventElapsedTime",
     "hipLaunchHostFunc", "hipDeviceSynchronize", "memcpy into a host buffer",
+    "a read of a file",
 ]
 
 cdef const char* call_name(int call) noexcept nogil:

@@ -2,6 +2,7 @@
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
+from strata.engine.command cimport Rows
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
                                      pipeline_cancel, pipeline_extend, pipeline_release, pipeline_skip,
                                      pipeline_wait_published)
@@ -75,6 +76,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
                 const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
                 int64_t n_entries) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
+    cdef Rows rows
     cdef int64_t i, s, k
     if n_entries < 0:
         return STRATA_INVALID
@@ -93,7 +95,16 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
             for k in range(entry_starts[i], s):         # a handful: gate, up and down
                 if offsets[k] < offsets[s] + nbytes[s] and offsets[s] < offsets[k] + nbytes[k]:
                     return STRATA_INVALID
-    return pipeline_extend(p, addresses, nbytes, offsets, entry_starts, staged, n_entries, True)
+    rows.n_entries = n_entries
+    rows.addresses = addresses
+    rows.nbytes = nbytes
+    rows.offsets = offsets
+    rows.entry_starts = entry_starts
+    rows.staged = staged
+    rows.regions = NULL
+    rows.files = NULL
+    rows.open_files = NULL
+    return pipeline_extend(p, &rows, True)
 
 
 cdef int cancel(strata_request request) noexcept nogil:

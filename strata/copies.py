@@ -30,8 +30,10 @@ from strata._copy_rows import (
     staged_entries,
     starts_of,
 )
+from strata._file_rows import FileRows, file_rows_of
 from strata.layout import SlotField, SlotLayout
 from strata.sources.buffers import Owners, Stack, ask_runtime, ask_stack, host_memory, stacked_memory, type_and_shape
+from strata.sources.files import File
 
 __all__ = ["ExpertCopies"]
 
@@ -67,6 +69,10 @@ class ExpertCopies:
         regions need different numbers in all lists that are joined.
     owners : iterable of objects, optional
         Kept alive as long as the list: what the addresses lie in.
+    files : sequence of strata.sources.File, optional
+        Files that segments lie in; strata's workers read them. Such an entry is staged.
+    file_index : (segments,) integers, optional
+        Which of `files` each segment lies in, or -1 for memory. The address of a segment in a file is its offset there.
 
     Raises
     ------
@@ -107,7 +113,7 @@ class ExpertCopies:
     """
 
     __slots__ = (
-        "__weakref__", "_addresses", "_entry_starts", "_nbytes", "_offsets", "_owners", "_regions", "_staged",
+        "__weakref__", "_addresses", "_entry_starts", "_files", "_nbytes", "_offsets", "_owners", "_regions", "_staged",
     )  # fmt: skip
 
     _addresses: _UInt64
@@ -117,6 +123,7 @@ class ExpertCopies:
     _staged: _UInt8
     _regions: _Int64 | None
     _owners: tuple[object, ...]
+    _files: FileRows | None
 
     def __init__(
         self,
@@ -128,6 +135,8 @@ class ExpertCopies:
         entry_starts: Sequence[int] | npt.NDArray[Any] | None = None,
         regions: Sequence[int] | npt.NDArray[Any] | None = None,
         owners: Iterable[object] = (),
+        files: Sequence[File] | None = None,
+        file_index: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> None:
         address_rows = integer_rows("addresses", addresses)
         segments = len(address_rows)
@@ -140,7 +149,10 @@ class ExpertCopies:
             region_rows = converted("regions", integer_rows("regions", regions, segments), np.int64, REGION_MAX,
                                     lambda segment: place_of(starts, segment), -1)  # fmt: skip
         kept = tuple(iterated("owners", owners, "objects"))
-        self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, region_rows, kept)
+        file_rows = None
+        if files is not None or file_index is not None:
+            file_rows = file_rows_of(files, file_index, segments, starts)
+        self._build(address_rows, byte_rows, pinned_rows, offset_rows, starts, region_rows, kept, file_rows)
 
     def _build(
         self,
@@ -151,6 +163,7 @@ class ExpertCopies:
         starts: _Int64,
         regions: _Int64 | None,
         owners: tuple[object, ...],
+        files: FileRows | None = None,
     ) -> None:
         """Convert, check and take the rows; their types and lengths are right already."""
 
@@ -159,7 +172,13 @@ class ExpertCopies:
 
         where = converted("addresses", addresses, np.uint64, UINT64_MAX, place)
         size = converted("nbytes", nbytes, np.int64, INT64_MAX, place)
-        check_sources(where, size, place)
+        in_memory = None if files is None else files.index < 0
+        if in_memory is None:
+            check_sources(where, size, place)
+        else:
+            assert files is not None
+            check_sources(where, np.where(in_memory, size, 0), place)
+            files.check(where, size, place)
         one_each = len(starts) == len(size) + 1 and bool((starts[1:] > starts[:-1]).all())
         if offsets is not None:
             offset = converted("offsets", offsets, np.int64, INT64_MAX, place)
@@ -171,8 +190,11 @@ class ExpertCopies:
         else:
             offset = back_to_back(size, starts)
         if pinned is None:
-            pinned = ask_runtime(where, size)
-        self._set(where, size, offset, starts, staged_entries(size, pinned, starts, one_each), regions, owners)
+            pinned = ask_runtime(where, size if in_memory is None else np.where(in_memory, size, 0))
+        if in_memory is not None:
+            pinned = in_memory & pinned
+        self._set(where, size, offset, starts, staged_entries(size, pinned, starts, one_each), regions, owners,
+                  files)
 
     def _set(
         self,
@@ -183,7 +205,10 @@ class ExpertCopies:
         staged: _UInt8,
         regions: _Int64 | None,
         owners: tuple[object, ...],
+        files: FileRows | None = None,
     ) -> None:
+        if files is not None and not (files.index >= 0).any():
+            files = None
         if regions is not None and not (regions >= 0).any():
             regions = None
         for array in (addresses, nbytes, offsets, starts, staged, regions):
@@ -196,6 +221,7 @@ class ExpertCopies:
         self._staged = staged
         self._regions = regions
         self._owners = owners
+        self._files = files
 
     @classmethod
     def from_buffers(
@@ -392,6 +418,7 @@ class ExpertCopies:
             np.concatenate([np.empty(0, np.uint8), *(part._staged for part in lists)]),
             regions,
             tuple(owners.values()),
+            FileRows.joined([part._files for part in lists], [len(part._nbytes) for part in lists]),
         )
         return self
 
@@ -436,6 +463,7 @@ class ExpertCopies:
             self._staged[picked],
             None if self._regions is None else self._regions[rows],
             self._owners,
+            None if self._files is None else self._files.taken(rows),
         )
         return copies
 
@@ -458,6 +486,21 @@ class ExpertCopies:
     def entry_starts(self) -> _Int64:
         """(entries + 1,) int64, read-only: first segment of each entry; the last element counts them all."""
         return self._entry_starts
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """The files that segments lie in."""
+        return () if self._files is None else self._files.files
+
+    @property
+    def file_index(self) -> npt.NDArray[np.int32] | None:
+        """(segments,) int32, read-only: index in `files`, -1 memory; None where all segments lie in memory."""
+        return None if self._files is None else self._files.index
+
+    @property
+    def _file_rows(self) -> tuple[npt.NDArray[np.int32], _Int64] | None:
+        """What the engine reads: `file_index`, and handle, size and alignment of each file."""
+        return None if self._files is None else (self._files.index, self._files.table)
 
     @property
     def regions(self) -> _Int64 | None:

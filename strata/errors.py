@@ -7,9 +7,19 @@ process may hand them to its parent.
 
 from __future__ import annotations
 
+import errno as _errno
+import os
 from typing import Any
 
-__all__ = ["HipError", "RequestAborted", "RuntimeNotFound", "SettingsError", "StallError", "StrataError"]
+__all__ = [
+    "HipError",
+    "RequestAborted",
+    "RuntimeNotFound",
+    "SettingsError",
+    "SourceReadError",
+    "StallError",
+    "StrataError",
+]
 
 
 class StrataError(Exception):
@@ -78,6 +88,49 @@ class HipError(StrataError):
 
 class SettingsError(StrataError, ValueError):
     """An environment variable holds a value that it may not hold."""
+
+
+class SourceReadError(StrataError, OSError):
+    """A worker could not read an entry's bytes from their file: an error of the system, or the file has shrunk.
+
+    Parameters
+    ----------
+    code : int
+        The system's error code; 0 where the file ended before the bytes did.
+    filename : str or None
+        The file, as it was opened.
+    offset : int
+        Where the read began, bytes.
+    entry : int
+        The entry of the request.
+    got, wanted : int
+        Bytes that came, and that were asked for.
+
+    Attributes
+    ----------
+    errno : int
+        `code`, or ``errno.EIO`` where the file ended.
+    filename, offset, entry, got, wanted
+        As given.
+    """
+
+    def __init__(self, code: int, filename: str | None, offset: int, entry: int, got: int, wanted: int) -> None:
+        super().__init__(code, filename, offset, entry, got, wanted)
+        self.code = code
+        self.errno = code or _errno.EIO
+        self.strerror = os.strerror(code) if code else "the file has shrunk since it was opened"
+        self.filename = filename
+        self.offset = offset
+        self.entry = entry
+        self.got = got
+        self.wanted = wanted
+
+    def __str__(self) -> str:
+        return (f"reading {self.wanted} bytes of entry {self.entry} at offset {self.offset} of {self.filename!r}: "
+                f"{self.strerror} (errno {self.errno}); {self.got} bytes came")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.filename, self.offset, self.entry, self.got, self.wanted)
 
 
 class StallError(StrataError, TimeoutError):

@@ -1,11 +1,25 @@
 """One list of entries as the threads walk it. A request is a chain of them: its first list and its extensions."""
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport atomic
+
+from strata.engine.files cimport SourceFile
 
 cdef enum CommandKind:
     COMMAND_ENTRIES = 0      # issue the entries
     COMMAND_FINISH = 1       # end the request: host ring, copy stream
     COMMAND_QUIT = 2         # end the thread
+
+# The twin of strata.ExpertCopies: its rows, as the engine gave them.
+cdef struct Rows:
+    int64_t n_entries
+    const uint64_t* addresses       # per segment: in host memory, or the offset in its file
+    const int64_t* nbytes
+    const int64_t* offsets          # in the slot
+    const int64_t* entry_starts     # n_entries + 1
+    const uint8_t* staged           # per entry
+    const int64_t* regions          # per segment: the allocation, mapping or file that it lies in, -1 unknown; or NULL
+    const int32_t* files            # per segment: index in `open_files`, -1 memory; NULL where all lie in memory
+    const SourceFile* open_files
 
 # Per entry of one segment: 8 bytes each of address, size, offset, start, job and end, and one of source type: 49.
 # A staged one has a job entry besides: 57.
@@ -21,6 +35,9 @@ cdef struct Command:
     const int64_t* nbytes
     const int64_t* offsets
     const int64_t* entry_starts
+    const int64_t* regions
+    const int32_t* files
+    const SourceFile* open_files
     # Of the plan, in one allocation.
     int64_t* jobs            # per entry: -1, or the job
     int64_t* ends            # per entry: the exclusive end of its copy group, in entries of the request

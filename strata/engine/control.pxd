@@ -19,6 +19,11 @@ cdef struct Failure:
     int status
     int64_t entry
     int64_t slot
+    # Of a read of a file.
+    int64_t file                 # its handle
+    int64_t offset
+    int64_t got
+    int64_t wanted
 
 cdef struct Control:
     atomic[int] stop         # the strata threads leave their work at the next entry or chunk
@@ -36,3 +41,5 @@ cdef void control_stop(Control* control) noexcept nogil
 cdef void control_cancel(Control* control) noexcept nogil
 cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
                        int64_t slot) noexcept nogil
+cdef void control_fail_read(Control* control, int worker, int error, int64_t entry, int64_t file, int64_t offset,
+                            int64_t got, int64_t wanted) noexcept nogil

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 from libcpp.atomic cimport memory_order_acq_rel, memory_order_release, memory_order_relaxed
 
+from strata cimport _hip
 from strata.engine.threads cimport Watermark
 
 
@@ -46,13 +47,37 @@ cdef void control_cancel(Control* control) noexcept nogil:
 cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
                        int64_t slot) noexcept nogil:
     """Keep the first cause, then stop."""
+    cdef Failure failure
+    failure.who = who
+    failure.worker = worker
+    failure.call = call
+    failure.status = status
+    failure.entry = entry
+    failure.slot = slot
+    failure.file = failure.offset = failure.got = failure.wanted = 0
+    _fail(control, &failure)
+
+
+cdef void control_fail_read(Control* control, int worker, int error, int64_t entry, int64_t file, int64_t offset,
+                            int64_t got, int64_t wanted) noexcept nogil:
+    """As `control_fail`, for a worker's read of a file: `error` is the system's, 0 where the file ended."""
+    cdef Failure failure
+    failure.who = WHO_WORKER
+    failure.worker = worker
+    failure.call = _hip.CALL_FILE_READ
+    failure.status = error
+    failure.entry = entry
+    failure.slot = -1
+    failure.file = file
+    failure.offset = offset
+    failure.got = got
+    failure.wanted = wanted
+    _fail(control, &failure)
+
+
+cdef void _fail(Control* control, const Failure* failure) noexcept nogil:
     cdef int none = 0
     if control.failed.compare_exchange_strong(none, 1, memory_order_acq_rel):
-        control.failure.who = who
-        control.failure.worker = worker
-        control.failure.call = call
-        control.failure.status = status
-        control.failure.entry = entry
-        control.failure.slot = slot
+        control.failure = failure[0]
         control.failed.store(2, memory_order_release)
     control_stop(control)

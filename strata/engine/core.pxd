@@ -1,10 +1,14 @@
 """A streamer's core: the owner of its rings, events and threads."""
 from libc.stdint cimport int64_t
 
+from strata.engine.command cimport Rows
+from strata.engine.control cimport Failure
 from strata.engine.pipeline cimport Pipeline
 
 cdef object as_counters(const int64_t* values)
 cdef int64_t nanoseconds(seconds) except -1
+cdef int rows_of(object copies, Rows* rows) except -1
+cdef object cause_error(const Failure* cause, int64_t slot)
 
 
 cdef class StreamerCore:

@@ -1,13 +1,15 @@
 """A streamer's core: the owner of its rings, events and threads."""
 cimport cython
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
 import numpy as np
 
 from strata cimport _hip
+from strata.engine.command cimport Rows
 from strata.engine.counters cimport N_COUNTERS, N_SECONDS, read_counters
+from strata.engine.files cimport SourceFile
 from strata.engine.host_ring cimport worker_states
 from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW)
 from strata.engine.pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
@@ -17,6 +19,7 @@ from strata.engine.threads cimport now_ns
 
 from strata.counters import Counters
 from strata.errors import StallError, StrataError
+from strata.sources.files import read_error
 
 # How long a thread of strata may stay in one driver call during a tear-down before the streamer is given up.
 DRIVER_TIMEOUT_S = 30.0
@@ -53,6 +56,41 @@ cdef object as_counters(const int64_t* values):
     for k in range(N_COUNTERS):
         fields[_FIELDS[k]] = values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9
     return Counters(**fields)
+
+
+cdef int rows_of(object copies, Rows* rows) except -1:
+    """Point to the arrays of an ExpertCopies; they are its own, never change, and live as long as it does."""
+    cdef const uint64_t[::1] addresses = copies.addresses
+    cdef const int64_t[::1] nbytes = copies.nbytes
+    cdef const int64_t[::1] offsets = copies.offsets
+    cdef const int64_t[::1] starts = copies.entry_starts
+    cdef const uint8_t[::1] staged = copies.staged
+    cdef const int64_t[::1] regions
+    cdef const int32_t[::1] files
+    cdef const int64_t[:, ::1] open_files
+    memset(rows, 0, sizeof(Rows))
+    rows.n_entries = staged.shape[0]
+    rows.entry_starts = &starts[0]
+    if staged.shape[0]:
+        rows.staged = &staged[0]
+    if addresses.shape[0] == 0:             # an entry may have no segment at all
+        return 0
+    rows.addresses, rows.nbytes, rows.offsets = &addresses[0], &nbytes[0], &offsets[0]
+    if copies.regions is not None:
+        regions = copies.regions
+        rows.regions = &regions[0]
+    if copies._file_rows is not None:
+        files, open_files = copies._file_rows
+        rows.files = &files[0]
+        rows.open_files = <const SourceFile*>&open_files[0, 0]
+    return 0
+
+
+cdef object cause_error(const Failure* cause, int64_t slot):
+    """The exception for a first cause: of a HIP call, or of a read of a file."""
+    if cause.call == _hip.CALL_FILE_READ:
+        return read_error(cause.file, cause.status, cause.offset, cause.entry, cause.got, cause.wanted)
+    return _hip.status_error(cause.call, cause.status, cause.entry, slot)
 
 
 cdef int64_t nanoseconds(seconds) except -1:

@@ -27,6 +27,7 @@ cdef struct Worker:
     int64_t generation
     Command* command
     Command* reused
+    void* bounce                # aligned room for direct reads that are not; made at the first one
     Thread thread
 
 cdef struct HostRing:

@@ -8,15 +8,17 @@
 Job j uses buffer ``j % size``. A buffer is written again only after the DMA that read it is *done*; that
 its copy was *issued* is not enough.
 """
+from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip
-from strata.engine.control cimport WHO_ENGINE, WHO_WORKER, Control, control_fail, control_stop, control_watch
+from strata.engine.control cimport WHO_ENGINE, WHO_WORKER, Control, control_fail, control_fail_read, control_stop, control_watch
 from strata.engine.counters cimport CounterBlock, add, add_shared
 from strata.engine.command cimport Command, entry_span
+from strata.engine.files cimport SourceFile, read_at
 from strata._planner cimport ownership_end
 from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns)
 
@@ -39,6 +41,7 @@ cdef extern from *:
 cdef enum:
     CHUNK = 256 * 1024
     LOOK_AGAIN_NS = 1000000
+    DIRECT_CHUNK = 1024 * 1024      # of direct reads, which pay a disk's latency each; some ms
 
 
 # --- building and ending ----------------------------------------------------------------------------
@@ -117,6 +120,8 @@ cdef void host_ring_delete(HostRing* ring, bint leak) noexcept nogil:
     if ring.workers != NULL:
         for w in range(ring.n_workers):
             ring.workers[w].thread.join()
+            if ring.workers[w].bounce != NULL:
+                strata_page_free(ring.workers[w].bounce)
     if ring.buffers != NULL and ring.dma_done != NULL and not ring.broken:
         _free_buffers(ring)
     free(ring.buffers)
@@ -410,7 +415,7 @@ cdef void _run_job(Worker* worker, int64_t job) noexcept nogil:
     worker.state.store(WORKER_COPIES, memory_order_relaxed)
     if ring.timing:
         began = now_ns()
-    if not _gather(ring, worker.command, index, ring.buffers[job % ring.size]):
+    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):
         return
     if ring.timing:
         add_shared(ring.counters.host_memcpy_ns, now_ns() - began)
@@ -439,11 +444,12 @@ cdef bint _wait_for_buffer(Worker* worker, int64_t job, int64_t entry) noexcept 
     return True
 
 
-cdef bint _gather(HostRing* ring, const Command* command, int64_t index, uintptr_t buffer) noexcept nogil:
-    """Copy the entry's segments to where they lie in the slot; False if a stop came in between.
+cdef bint _gather(Worker* worker, const Command* command, int64_t index, uintptr_t buffer) noexcept nogil:
+    """Bring the entry's segments to where they lie in the slot; False if a stop or a failure came in between.
 
     Bytes of the slot between two segments are zeroed: no other expert's bytes travel in them.
     """
+    cdef HostRing* ring = worker.ring
     cdef int64_t s, done, n
     cdef int64_t written = 0
     cdef int64_t span = entry_span(command, index)
@@ -462,6 +468,10 @@ cdef bint _gather(HostRing* ring, const Command* command, int64_t index, uintptr
         done += n
         ring.chunks.fetch_add(1)
     for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
+        if command.files != NULL and command.files[s] >= 0:
+            if not _read(worker, command, index, s, buffer + <uintptr_t>command.offsets[s]):
+                return False
+            continue
         done = 0
         while done < command.nbytes[s]:
             if ring.control.stop.load(memory_order_acquire):
@@ -473,3 +483,52 @@ cdef bint _gather(HostRing* ring, const Command* command, int64_t index, uintptr
             ring.chunks.fetch_add(1)
     _hip.announce_write(buffer, span)
     return True
+
+
+# --- reading files ------------------------------------------------------------------------------------
+
+cdef bint _read(Worker* worker, const Command* command, int64_t index, int64_t s, uintptr_t to) noexcept nogil:
+    """Read a segment from its file, in chunks; False if a stop or a failure came in between."""
+    cdef HostRing* ring = worker.ring
+    cdef const SourceFile* file = &command.open_files[command.files[s]]
+    cdef int64_t unit = file.alignment
+    cdef int64_t chunk = DIRECT_CHUNK if unit > 0 else CHUNK
+    cdef int64_t done = 0
+    cdef int64_t n, got
+    cdef int64_t at
+    cdef int error = 0
+    while done < command.nbytes[s]:
+        if ring.control.stop.load(memory_order_acquire):
+            return False
+        n = min(chunk, command.nbytes[s] - done)
+        at = <int64_t>command.addresses[s] + done
+        if unit == 0:
+            got = read_at(file[0], <void*>(to + <uintptr_t>done), n, at, &error)
+        elif at % unit == 0 and (to + <uintptr_t>done) % <uintptr_t>unit == 0 and n >= unit:
+            n -= n % unit
+            got = read_at(file[0], <void*>(to + <uintptr_t>done), n, at, &error)
+        else:
+            got = _read_unaligned(worker, file, <void*>(to + <uintptr_t>done), n, at, &error)
+        if got < n:
+            control_fail_read(ring.control, worker.index, error, command.first_entry + index, file.handle, at, got, n)
+            return False
+        done += n
+        ring.chunks.fetch_add(1)
+    return True
+
+
+cdef int64_t _read_unaligned(Worker* worker, const SourceFile* file, void* to, int64_t n, int64_t at,
+                             int* error) noexcept nogil:
+    """A direct read of any place and length, by way of the worker's aligned room."""
+    cdef int64_t unit = file.alignment
+    cdef int64_t before = at % unit
+    cdef int64_t got
+    if worker.bounce == NULL:
+        worker.bounce = strata_page_alloc(DIRECT_CHUNK + 2 * unit)
+        if worker.bounce == NULL:
+            error[0] = ENOMEM
+            return 0
+    got = read_at(file[0], worker.bounce, (before + n + unit - 1) // unit * unit, at - before, error) - before
+    got = max(<int64_t>0, min(got, n))
+    memcpy(to, <const char*>worker.bounce + before, got)
+    return got

@@ -8,7 +8,7 @@ from libcpp.atomic cimport atomic
 
 from strata.engine.control cimport Control
 from strata.engine.counters cimport CounterBlock
-from strata.engine.command cimport Command
+from strata.engine.command cimport Command, Rows
 from strata.engine.gpu_ring cimport GpuRing
 from strata.engine.host_ring cimport HostRing
 from strata.engine.issuer cimport Issuer
@@ -84,9 +84,7 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
 
 cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil
-cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
-                         const int64_t* entry_starts, const uint8_t* staged, int64_t n_entries,
-                         bint copy_arrays) noexcept nogil
+cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexcept nogil
 cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil
 cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil
 cdef int pipeline_skip(Pipeline* p) noexcept nogil

@@ -11,7 +11,7 @@ from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_or
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, control_cancel, control_fail, control_reset, control_watch
 from strata.engine.counters cimport add, add_shared, clear_counters
-from strata.engine.command cimport COMMAND_ENTRIES, Command
+from strata.engine.command cimport COMMAND_ENTRIES, Command, Rows
 from strata.engine.gpu_ring cimport gpu_ring_forget_uses, gpu_ring_init, gpu_ring_record_used
 from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_delete, host_ring_new,
                                       host_ring_start_workers)
@@ -291,11 +291,10 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
     return STEP_OK
 
 
-cdef Command* _new_extent(const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
-                          const int64_t* entry_starts, int64_t n_entries, int64_t n_jobs,
-                          bint copy_arrays) noexcept nogil:
-    cdef int64_t first = entry_starts[0]
-    cdef int64_t n_segments = entry_starts[n_entries] - first
+cdef Command* _new_command(const Rows* rows, int64_t n_jobs, bint copy_arrays) noexcept nogil:
+    cdef int64_t n_entries = rows.n_entries
+    cdef int64_t first = rows.entry_starts[0]
+    cdef int64_t n_segments = rows.entry_starts[n_entries] - first
     cdef int64_t words = 2 * n_entries + n_jobs
     cdef int64_t* block
     cdef int64_t k
@@ -314,35 +313,38 @@ cdef Command* _new_extent(const uint64_t* addresses, const int64_t* nbytes, cons
     command.jobs = block
     command.ends = block + n_entries
     command.job_entries = block + 2 * n_entries
-    command.addresses = addresses
-    command.nbytes = nbytes
-    command.offsets = offsets
-    command.entry_starts = entry_starts
-    if copy_arrays:
+    command.addresses = rows.addresses
+    command.nbytes = rows.nbytes
+    command.offsets = rows.offsets
+    command.entry_starts = rows.entry_starts
+    command.regions = rows.regions
+    command.files = rows.files
+    command.open_files = rows.open_files
+    if copy_arrays:                      # from `capi`, which has neither regions nor files
         block += 2 * n_entries + n_jobs
-        memcpy(block, addresses + first, n_segments * sizeof(int64_t))
+        memcpy(block, rows.addresses + first, n_segments * sizeof(int64_t))
         command.addresses = <const uint64_t*>block
         block += n_segments
-        memcpy(block, nbytes + first, n_segments * sizeof(int64_t))
+        memcpy(block, rows.nbytes + first, n_segments * sizeof(int64_t))
         command.nbytes = block
         block += n_segments
-        memcpy(block, offsets + first, n_segments * sizeof(int64_t))
+        memcpy(block, rows.offsets + first, n_segments * sizeof(int64_t))
         command.offsets = block
         block += n_segments
         for k in range(n_entries + 1):
-            block[k] = entry_starts[k] - first
+            block[k] = rows.entry_starts[k] - first
         command.entry_starts = block
     return command
 
 
-cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* nbytes, const int64_t* offsets,
-                         const int64_t* entry_starts, const uint8_t* staged, int64_t n_entries,
-                         bint copy_arrays) noexcept nogil:
-    """Plan the entries and hand them to the threads. The arrays are valid entries of this ring's slots.
+cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexcept nogil:
+    """Plan the entries and hand them to the threads. The rows are valid entries of this ring's slots.
 
     They are borrowed until the request has ended, or copied with `copy_arrays`. Segment k of entry i is
     ``entry_starts[i] + k``; ``staged[i]`` is 1 where a worker has to gather the entry.
     """
+    cdef int64_t n_entries = rows.n_entries
+    cdef const uint8_t* staged = rows.staged
     cdef int64_t i, n_jobs
     cdef Command* command
     cdef int step
@@ -359,7 +361,7 @@ cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* 
         step = _need_host_ring(p)
         if step != STEP_OK:
             return step
-    command = _new_extent(addresses, nbytes, offsets, entry_starts, n_entries, n_jobs, copy_arrays)
+    command = _new_command(rows, n_jobs, copy_arrays)
     if command == NULL:
         p.wanted = <size_t>n_entries * 24
         return STEP_NO_MEMORY
@@ -386,7 +388,7 @@ cdef int pipeline_extend(Pipeline* p, const uint64_t* addresses, const int64_t* 
 
 # --- the engine's side ---------------------------------------------------------------------------------------
 
-cdef inline Command* _extent_at(Pipeline* p, int64_t entry) noexcept nogil:
+cdef inline Command* _command_at(Pipeline* p, int64_t entry) noexcept nogil:
     """The command of the entry to be acquired next; the cursor moves forward only."""
     while entry >= p.cursor.first_entry + p.cursor.n_entries:
         p.cursor = p.cursor.next.load(memory_order_acquire)
@@ -406,7 +408,7 @@ cdef int _ready(Pipeline* p) noexcept nogil:
     if p.issuer.issued.get() > entry:
         _hip.announce_acquire(&p.issuer.issued)
         return STEP_OK
-    command = _extent_at(p, entry)
+    command = _command_at(p, entry)
     if command.ends[entry - command.first_entry] > p.issuer.consumed.get() + p.ring.size:
         return STEP_HELD
     return STEP_BUSY
@@ -429,7 +431,7 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
     cdef int step = _ready(p)
     if step != STEP_OK:
         return step
-    command = _extent_at(p, entry)
+    command = _command_at(p, entry)
     terminal = (command.ends[entry - command.first_entry] - 1) % p.ring.size
     slot = entry % p.ring.size
     if p.timing:

@@ -6,7 +6,7 @@ up to a switch interval each time. They give it up only to block, in slices, so 
 """
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport memory_order_acquire
 
 import logging
@@ -15,7 +15,8 @@ import weakref
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
-from strata.engine.core cimport StreamerCore, as_counters, nanoseconds
+from strata.engine.command cimport Rows
+from strata.engine.core cimport StreamerCore, as_counters, cause_error, nanoseconds, rows_of
 from strata.engine.counters cimport N_COUNTERS, read_counters
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, STEP_ORDER,
                                      STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_acquire, pipeline_begin, pipeline_cancel,
@@ -28,7 +29,7 @@ from strata.engine.threads cimport now_ns
 import numpy as np
 
 from strata.engine.core import check_timeout
-from strata.errors import RequestAborted, StrataError
+from strata.errors import HipError, RequestAborted, StrataError
 
 logger = logging.getLogger("strata")
 
@@ -266,46 +267,30 @@ cdef class Request:
         """
         from strata.copies import ExpertCopies
         cdef Pipeline* p
-        cdef const uint64_t[::1] addresses
-        cdef const int64_t[::1] nbytes
-        cdef const int64_t[::1] offsets
-        cdef const int64_t[::1] starts
-        cdef const uint8_t[::1] staged
-        cdef const uint64_t* first_address = NULL
-        cdef const int64_t* first_nbytes = NULL
-        cdef const int64_t* first_offset = NULL
-        cdef int64_t n
+        cdef Rows rows
         cdef int step
         cdef int64_t pageable
         self.pipeline()
         if not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
-        n = len(copies)
-        addresses = copies.addresses
-        nbytes = copies.nbytes
-        offsets = copies.offsets
-        starts = copies.entry_starts
-        staged = copies.staged
+        rows_of(copies, &rows)
         self.core._check_entries(copies, self.pipeline().length)
         # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.
         p = self.pipeline()
         if p.ending:
             raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
-        if n == 0:
+        if rows.n_entries == 0:
             return
         pageable = 0 if p.host == NULL else p.host.pageable
         self.core.owners.append(copies)
-        # An entry may have no segment at all: such a list has no first element to point to.
-        if addresses.shape[0]:
-            first_address, first_nbytes, first_offset = &addresses[0], &nbytes[0], &offsets[0]
         if p.host == NULL or not p.host.allocated:
             # It may have to pin the host ring: a driver may wait for the device in there.
             self.core.busy = True
             with nogil:
-                step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
+                step = pipeline_extend(p, &rows, False)
             self.core.busy = False
         else:
-            step = pipeline_extend(p, first_address, first_nbytes, first_offset, &starts[0], &staged[0], n, False)
+            step = pipeline_extend(p, &rows, False)
         if step == STEP_OK:
             if p.host != NULL and p.host.pageable > pageable:
                 logger.warning("%d of %d host buffers of %d bytes could not be pinned; their copies go from "
@@ -554,7 +539,7 @@ cdef class Request:
         slot = self.cause.slot
         if entry >= 0 and slot < 0:
             slot = entry % self.core.gpu_ring
-        error = _hip.status_error(self.cause.call, self.cause.status, entry, slot)
+        error = cause_error(&self.cause, slot)
         who = self.cause.who
         details = []
         if who == WHO_ISSUER:
@@ -563,7 +548,8 @@ cdef class Request:
             details.append(f"in worker {self.cause.worker}'s thread")
         if self.broke:
             details.append("the device cannot be waited for any more: the streamer is broken")
-        error.detail = "; ".join(details) or None
+        if isinstance(error, HipError):
+            error.detail = "; ".join(details) or None
         raise error
 
 

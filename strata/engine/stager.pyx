@@ -1,6 +1,6 @@
 """The host ring by itself, for an engine that issues its own copies. `strata.HostStager` is its face."""
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
@@ -9,7 +9,8 @@ import logging
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, Control, control_fail, control_reset
 from strata.engine.counters cimport CounterBlock, clear_counters
-from strata.engine.command cimport Command
+from strata.engine.command cimport Command, Rows
+from strata.engine.core cimport cause_error, rows_of
 from strata.engine.host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                       host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
                                       host_ring_submitted, host_ring_wait_ready, worker_states)
@@ -83,11 +84,7 @@ cdef class StagerCore:
 
     def start(self, copies, int64_t stage_batch):
         """Offer the list's staged entries to the workers."""
-        cdef const uint64_t[::1] addresses = copies.addresses
-        cdef const int64_t[::1] nbytes = copies.nbytes
-        cdef const int64_t[::1] offsets = copies.offsets
-        cdef const int64_t[::1] starts = copies.entry_starts
-        cdef const uint8_t[::1] staged = copies.staged
+        cdef Rows rows
         cdef Command* command
         cdef int64_t i
         cdef int64_t n = 0
@@ -101,12 +98,13 @@ cdef class StagerCore:
             raise StrataError("this stager is broken: a DMA could not be waited for, so its buffers are not reused")
         clear_counters(&self.state.counters)
         control_reset(&self.state.control)
+        rows_of(copies, &rows)
         command = &self.state.command
         free(command.job_entries)
         command.job_entries = NULL
         command.n_jobs = 0
-        for i in range(staged.shape[0]):
-            n += staged[i] != 0
+        for i in range(rows.n_entries):
+            n += rows.staged[i] != 0
         if n:
             self.busy = True
             with nogil:
@@ -121,20 +119,22 @@ cdef class StagerCore:
             if command.job_entries == NULL:
                 raise MemoryError(f"no host memory for {n * sizeof(int64_t)} bytes")
             n = 0
-            for i in range(staged.shape[0]):
-                if staged[i]:
+            for i in range(rows.n_entries):
+                if rows.staged[i]:
                     command.job_entries[n] = i
                     n += 1
             self.state.counters.pageable_buffers.store(self.ring.pageable, memory_order_relaxed)
             pageable = self.ring.pageable
         command.first_entry = 0
-        command.n_entries = staged.shape[0]
+        command.n_entries = rows.n_entries
         command.first_job = 0
         command.n_jobs = n
-        command.addresses = &addresses[0] if addresses.shape[0] else NULL
-        command.nbytes = &nbytes[0] if nbytes.shape[0] else NULL
-        command.offsets = &offsets[0] if offsets.shape[0] else NULL
-        command.entry_starts = &starts[0]
+        command.addresses = rows.addresses
+        command.nbytes = rows.nbytes
+        command.offsets = rows.offsets
+        command.entry_starts = rows.entry_starts
+        command.files = rows.files
+        command.open_files = rows.open_files
         self.copies = copies
         self.stream_known = False
         host_ring_begin(self.ring, stage_batch, False)
@@ -193,8 +193,7 @@ cdef class StagerCore:
 
     def _raise_failure(self):
         if self.state.control.failed.load(memory_order_acquire) == 2:
-            raise _hip.status_error(self.state.control.failure.call, self.state.control.failure.status,
-                                    self.state.control.failure.entry, -1)
+            raise cause_error(&self.state.control.failure, -1)
 
     def submitted(self, int64_t job, uintptr_t stream):
         """After the copy of the job was queued on the stream."""

@@ -204,11 +204,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "ready before the bytes are gathered", _HOST_RING,
         "a staged entry is copied once a worker has gathered it",
         (
-            "    if not _gather(ring, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n"
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n",
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n"
-            "    if not _gather(ring, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n",
         ),
     ),
