@@ -21,7 +21,7 @@ CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", 
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
 CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
-    "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "teardown", "core", "request", "stager"))]
+    "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "teardown", "core", "request", "stager"))]
 RUNTIMES = {
     "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
     "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",
@@ -53,7 +53,7 @@ def core_extensions() -> list[Extension]:
             [f"strata/{name.replace('.', '/')}.pyx"],
             language="c++",
             include_dirs=["strata/include"],
-            depends=["strata/include/strata/threads.hpp", "strata/include/hip/hip_runtime.h"],
+            depends=[*map(str, sorted(Path("strata/include").rglob("*.h*")))],
             extra_compile_args=CXX_FLAGS,
             extra_link_args=LINK_FLAGS,
         )

@@ -20,7 +20,8 @@ from strata.engine.counters cimport CounterBlock, add, add_shared
 from strata.engine.command cimport Command, entry_span
 from strata.engine.files cimport SourceFile, read_at
 from strata._planner cimport ownership_end
-from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns)
+from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns,
+                                    thread_start)
 
 cdef extern from *:
     """
@@ -82,7 +83,7 @@ cdef bint host_ring_start_workers(HostRing* ring) noexcept nogil:
         ring.workers[w].ring = ring
         ring.workers[w].index = w
         ring.workers[w].generation = -1
-        if not ring.workers[w].thread.start(_worker_main, &ring.workers[w]):
+        if not thread_start(&ring.workers[w].thread, "worker", w, _worker_main, &ring.workers[w]):
             ring.n_workers = w
             return False
     return True

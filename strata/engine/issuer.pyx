@@ -14,12 +14,12 @@ from strata.engine.command cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT
 from strata.engine.gpu_ring cimport gpu_ring_wait_uses
 from strata.engine.host_ring cimport host_ring_buffer, host_ring_finish, host_ring_submitted, host_ring_wait_ready
 from strata._planner cimport begin_group, end_group, window_is_open
-from strata.engine.threads cimport kForever, now_ns
+from strata.engine.threads cimport kForever, now_ns, thread_start
 
 
 cdef bint issuer_start(Issuer* issuer) noexcept nogil:
     """Start the thread; False where the system gives none."""
-    return issuer.thread.start(_issuer_main, issuer)
+    return thread_start(&issuer.thread, "issuer", -1, _issuer_main, issuer)
 
 
 cdef void issuer_submit(Issuer* issuer, Command* command) noexcept nogil:

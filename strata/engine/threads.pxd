@@ -1,4 +1,4 @@
-"""Foreign declarations of strata/include/strata/threads.hpp: native threads and what they wait on."""
+"""Foreign declarations of strata/include/strata/threads.hpp: native threads and what they wait on; how one is started."""
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.atomic cimport atomic
 
@@ -22,8 +22,11 @@ cdef extern from "strata/threads.hpp" namespace "strata" nogil:
         bint wait(uint64_t seen, int64_t timeout_ns) noexcept
         void notify() noexcept
 
+    cdef cppclass ThreadName:
+        char[16] text
+
     cdef cppclass Thread:
-        bint start(void (*run)(void*) noexcept nogil, void* argument) noexcept
+        bint start(void (*run)(void*) noexcept nogil, void* argument, const ThreadName& name) noexcept
         void join() noexcept
         void detach() noexcept
 
@@ -31,3 +34,7 @@ cdef extern from "strata/threads.hpp" namespace "strata" nogil:
     T* make_array[T](size_t n) noexcept
     void destroy[T](T* p) noexcept
     void destroy_array[T](T* p) noexcept
+
+
+cdef bint thread_start(Thread* thread, const char* kind, int index, void (*run)(void*) noexcept nogil,
+                       void* argument) noexcept nogil

@@ -6,10 +6,12 @@ call: by `use`, else by ``STRATA_HIP_RUNTIME``, else *auto*.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from strata.engine import host_functions  # at once: its exit handler then runs after those of streamers and stagers
 from strata.errors import SettingsError, StrataError
@@ -78,13 +80,32 @@ def use(name: str) -> str:
                 f"the runtime of this process is {loaded} ({path}); it cannot become {name}: the bindings open "
                 "one library for good. Choose it before anything uses HIP"
             )
-        if name == "auto":
-            name, where = _libraries.choose()
-            logger.info("HIP runtime: %s (%s)", name, where)
-        else:
-            where = _libraries.find(name)
-        _hip.load(name, where)
+        with _signals_held_back():
+            if name == "auto":
+                name, where = _libraries.choose()
+                logger.info("HIP runtime: %s (%s)", name, where)
+            else:
+                where = _libraries.find(name)
+            _hip.load(name, where)
         return name
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Block signals in the calling thread, so that those threads do which a driver starts at its first calls.
+
+    A signal goes to any thread that does not block it: a driver's would take what the program waits for by
+    `signal.sigwait`. What says that the thread itself has gone wrong is not blocked.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ensure() -> str:

@@ -11,50 +11,43 @@ from tests.support.scripts import PROLOGUE, ended_well, run_script
 
 pytestmark = pytest.mark.timeout(200, method="thread")
 
-#: The issuer and the workers get names, so that a call of theirs can be made to hang. `verdict` tells an error.
+#: `alive` says which of strata's threads are left; `verdict` tells an error.
 NAMED = PROLOGUE + """
-import ctypes, pathlib
-libc = ctypes.CDLL(None)
-
-def starting(name):
-    libc.prctl(15, name.encode(), 0, 0, 0)
+import pathlib
 
 def alive():
     return sorted(
         name for task in pathlib.Path("/proc/self/task").iterdir()
-        if (name := (task / "comm").read_text().strip()) in ("issuer", "worker")
+        if (name := (task / "comm").read_text().strip()) in ("strata-issuer", "strata-worker-0")
     )
 
 def verdict(problem):
     say(type(problem).__name__, "|", problem)
 
 control.thread_role("engine")
-starting("issuer")
 from strata.engine import core
 core.DRIVER_TIMEOUT_S = 0.3
 batches = strata.BatchSettings(2, 2, 2)
 streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=3, workers=1, settings=batches, stall_timeout=0.3)
-starting("worker")
 with streamer.begin(staged) as request:  # every slot and buffer was used
     request.skip(64)
 with streamer.begin(direct) as request:
     request.skip(64)
-starting("python")
 """
 
 #: What hangs: call, which of them, on whose thread, with which list; and what the errors must name.
 CASES = {
     "the issuer's copy": (
-        "hipMemcpyAsync", 3, "issuer", "direct", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
+        "hipMemcpyAsync", 3, "strata-issuer", "direct", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
     "the issuer's staged copy": (
-        "hipMemcpyAsync", 3, "issuer", "staged", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
+        "hipMemcpyAsync", 3, "strata-issuer", "staged", "the issuer is in hipMemcpyAsync at entry 2, slot 2"),
     "the issuer's reuse wait": (
-        "hipStreamWaitEvent", 2, "issuer", "direct", "the issuer is in hipStreamWaitEvent at entry 2, slot 2"),
-    "the issuer's record": ("hipEventRecord", 2, "issuer", "direct", "the issuer is in hipEventRecord at entry "),
+        "hipStreamWaitEvent", 2, "strata-issuer", "direct", "the issuer is in hipStreamWaitEvent at entry 2, slot 2"),
+    "the issuer's record": ("hipEventRecord", 2, "strata-issuer", "direct", "the issuer is in hipEventRecord at entry "),
     "the issuer's record of a buffer": (
-        "hipEventRecord", 1, "issuer", "staged", "the issuer is in hipEventRecord at entry 1, slot 1"),
+        "hipEventRecord", 1, "strata-issuer", "staged", "the issuer is in hipEventRecord at entry 1, slot 1"),
     "a worker's wait for a buffer": (
-        "hipEventSynchronize", 1, "worker", "staged",
+        "hipEventSynchronize", 1, "strata-worker-0", "staged",
         "worker 0 is in hipEventSynchronize at job 3, for the DMA of buffer 0"),
 }
 
@@ -141,7 +134,7 @@ def test_the_end_of_a_request_never_comes(call: str, copies: str) -> None:
     script = f"""
 # The copy stream is not drained yet as far as the engine's thread can see: the issuer has to wait for it.
 control.inject("hipStreamQuery", 1, 600)
-control.inject({call!r}, 1, action="hang", thread="issuer")
+control.inject({call!r}, 1, action="hang", thread="strata-issuer")
 request = streamer.begin({copies})
 request.skip(64)
 try:
@@ -206,17 +199,13 @@ except strata.StrataError as problem:
 
 #: A stager whose only worker is in a call that does not return, with two of eight jobs submitted.
 STAGER = PROLOGUE + """
-import ctypes
 from strata import _hip
 from strata.engine import core
 core.DRIVER_TIMEOUT_S = 0.3
-libc = ctypes.CDLL(None)
 memory, stream = _hip.malloc(64), _hip.create_stream()
-libc.prctl(15, b"worker", 0, 0, 0)
 stager = strata.HostStager(64, host_ring=2, workers=1)
-libc.prctl(15, b"python", 0, 0, 0)
 control.thread_role("engine")
-control.inject("hipEventSynchronize", 1, action="hang", thread="worker")
+control.inject("hipEventSynchronize", 1, action="hang", thread="strata-worker-0")
 stager.start(staged)
 for job in range(2):
     _hip.memcpy_h2d_async(memory, stager.wait(job), 64, stream)

@@ -87,9 +87,8 @@ def test_a_worker_that_waits_for_its_buffer_does_not_touch_the_source() -> None:
     behind = ctypes.c_void_p(entries[2].ctypes.data)
 
     streamer = strata.ExpertStreamer(size, gpu_ring=8, host_ring=2, workers=1)
-    libc.prctl(15, b"worker", 0, 0, 0)
     control.thread_role("engine")
-    control.inject("hipEventSynchronize", 1, action="hang", thread="worker")
+    control.inject("hipEventSynchronize", 1, action="hang", thread="strata-worker-0")
     request = streamer.begin(copies)
     while not control.hanging_calls():
         pass

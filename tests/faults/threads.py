@@ -1,18 +1,17 @@
 """Which threads of the process are strata's, and how a test gets hold of one kind of them.
 
-A native thread inherits the system name of the thread that starts it. So a test names its own thread before strata
-starts one, and then knows each by its name: injections and the log of calls go by it.
+Injections and the log of calls go by a thread's system name. strata gives each a name of its own; a test that wants one
+name for all workers, or tells streamers apart, has strata name them otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from strata.engine import threads
 from strata.runtime.software import control
 
 ISSUER = "issuer"
@@ -20,29 +19,17 @@ WORKER = "worker"
 ENGINE = "engine"
 ROLES = (ENGINE, ISSUER, WORKER)
 
-_PR_SET_NAME = 15
-_libc = ctypes.CDLL(None)
 _roles: list[str] = []  # of the one thread that tests run on
-
-
-def _system_name() -> str:
-    return Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip()
-
-
-def _set_system_name(name: str) -> None:
-    assert len(name) < 16, name
-    assert _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0) == 0
 
 
 @contextlib.contextmanager
 def threads_named(name: str) -> Iterator[None]:
-    """Threads that start in here get this system name; the calling thread keeps its own, and its role."""
-    before = _system_name()
-    _set_system_name(name)
+    """Threads of strata's that start in here get this system name."""
+    threads.rename(name)
     try:
         yield
     finally:
-        _set_system_name(before)
+        threads.rename(None)
 
 
 @contextlib.contextmanager

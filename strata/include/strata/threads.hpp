@@ -13,6 +13,8 @@
 #include <new>
 #include <thread>
 
+#include "strata/thread_start.hpp"
+
 #if defined(_M_X64) || defined(_M_IX86)
 #include <intrin.h>
 #endif
@@ -144,13 +146,26 @@ class Condition {
   std::condition_variable changed_;
 };
 
-// A native thread. `start` is false where the system gives no thread. The thread marks its own end,
-// so that a join that would hang on a driver call can be given up for a detach.
+struct ThreadName {
+  char text[kThreadNameBytes];
+};
+
+// A native thread. It blocks every signal from its first instruction on, and has its name before it runs
+// `run`. `start` is false where the system gives no thread. The thread marks its own end, so that a join
+// that would hang on a driver call can be given up for a detach.
 class Thread {
  public:
-  bool start(void (*run)(void*), void* argument) noexcept {
+  bool start(void (*run)(void*), void* argument, const ThreadName& name) noexcept {
     try {
-      thread_ = std::thread([run, argument] { run(argument); });
+      SignalsBlocked inherited;
+      thread_ = std::thread([run, argument, name] {
+        name_this_thread(name.text);
+        run(argument);
+      });
+#if defined(__linux__)
+      // Here as well: who looks at the process's threads once this returns finds it by its name.
+      pthread_setname_np(thread_.native_handle(), name.text);
+#endif
       return true;
     } catch (...) {
       return false;

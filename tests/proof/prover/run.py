@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 import strata
 from strata import _hip
+from strata.engine import threads
 from strata.errors import StrataError
 from strata.runtime.software import checking, control
 from tests.proof.prover.configuration import Configuration
@@ -26,7 +26,6 @@ DEADLINE_S = 30.0
 HARNESS = "harness"
 
 _UNREAD = 0xA5
-_COMM = Path("/proc/thread-self/comm")
 
 
 class Sources:
@@ -164,13 +163,12 @@ def _by_harness() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _threads_called(name: str) -> Iterator[None]:
-    """Native threads that are started in here have this name: they inherit the starting thread's."""
-    own = _COMM.read_text().rstrip("\n")
-    _COMM.write_text(name)
+    """Native threads of strata's that are started in here have this name."""
+    threads.rename(name)
     try:
         yield
     finally:
-        _COMM.write_text(own)
+        threads.rename(None)
 
 
 def _reaches(done: Callable[[], bool], what: str) -> None:

@@ -1,16 +1,18 @@
 #include "platform.hpp"
 
+#include "strata/thread_start.hpp"
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string>
 #include <thread>
 
 #if defined(__linux__)
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -27,7 +29,7 @@ constexpr std::int64_t kSpinTail = 15'000;  // ns: what a sleeping thread may co
 struct ThreadStart {
   void (*body)(void*);
   void* argument;
-  char name[16];
+  char name[kThreadNameBytes];
 };
 
 }  // namespace
@@ -48,27 +50,25 @@ bool start_thread(void (*body)(void*), void* argument, const char* name) noexcep
   auto* start = new (std::nothrow) ThreadStart{body, argument, {}};
   if (start == nullptr) return false;
   std::snprintf(start->name, sizeof start->name, "%s", name);
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  const SignalsBlocked inherited;
   pthread_t thread;
   const int failed = pthread_create(
-      &thread, &attributes,
+      &thread, nullptr,
       [](void* opaque) -> void* {
         std::unique_ptr<ThreadStart> begun(static_cast<ThreadStart*>(opaque));
-        pthread_setname_np(pthread_self(), begun->name);
+        name_this_thread(begun->name);
         prctl(PR_SET_TIMERSLACK, 1UL);  // simulated costs are tens of microseconds
         begun->body(begun->argument);
         return nullptr;
       },
       start);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  if (failed != 0) delete start;
-  return failed == 0;
+  if (failed != 0) {
+    delete start;
+    return false;
+  }
+  pthread_setname_np(thread, name);  // here as well: whoever looks once this returns finds it by its name
+  pthread_detach(thread);
+  return true;
 }
 
 void thread_name(char* buffer, std::size_t bytes) noexcept {
@@ -94,9 +94,14 @@ void keep_library_mapped() noexcept {
 void* allocate_pages(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
 void free_pages(void* address, std::size_t) noexcept { std::free(address); }
 
-bool start_thread(void (*body)(void*), void* argument, const char*) noexcept {
+bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
   try {
-    std::thread(body, argument).detach();
+    const SignalsBlocked inherited;
+    const std::string own(name);
+    std::thread([body, argument, own] {
+      name_this_thread(own.c_str());
+      body(argument);
+    }).detach();
   } catch (...) {
     return false;
   }
