@@ -236,7 +236,10 @@ class ExpertStreamer:
 
     @property
     def compute_stream(self) -> int:
-        """Handle of the stream that the engine's kernels go on, of the latest request."""
+        """Handle of the streamer's own or lent stream for the engine's kernels; it never changes.
+
+        A request that was lent another one runs on that: see `Request.compute_stream`.
+        """
         return self._core.compute_stream
 
     @property
@@ -280,7 +283,8 @@ class ExpertStreamer:
         slots : sequence of int, optional
             Lent slots for this request, as many as the ring has. Default: those of the streamer.
         compute_stream : int, optional
-            Stream of this request's kernels. Default: the streamer's.
+            Stream of this request's kernels, which must live until the request has ended; strata does not touch it
+            after that. Default: the streamer's.
 
         Returns
         -------
@@ -298,8 +302,8 @@ class ExpertStreamer:
         long_prefill = _flag("long_prefill", long_prefill)
         compute_stream = _handle("compute_stream", compute_stream)
         core = self._core
-        stream = core.home_compute_stream if compute_stream is None else compute_stream
-        if compute_stream is not None and compute_stream != core.home_compute_stream:
+        stream = core.compute_stream if compute_stream is None else compute_stream
+        if compute_stream is not None and compute_stream != core.compute_stream:
             _device(self._device, None, None, compute_stream)
         if slots is not None:
             lent: npt.NDArray[np.uintp] | None = _lent("slots", slots, self.slot_bytes, self._device)

@@ -8,6 +8,7 @@ cdef enum CommandKind:
     COMMAND_ENTRIES = 0      # issue the entries
     COMMAND_FINISH = 1       # end the request: host ring, copy stream
     COMMAND_QUIT = 2         # end the thread
+    COMMAND_SETTLE = 3       # wait for the compute stream, where no event can tell
 
 # The twin of strata.ExpertCopies: its rows, as the engine gave them.
 cdef struct Rows:

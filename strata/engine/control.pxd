@@ -1,5 +1,5 @@
 """How the threads of one streamer stop together, and the first cause of a failure."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport atomic
 
 from strata.engine.threads cimport Watermark
@@ -19,6 +19,7 @@ cdef struct Failure:
     int status
     int64_t entry
     int64_t slot
+    uintptr_t stream             # that the call was made on; 0 where that does not matter
     # Of a read of a file.
     int64_t file                 # its handle
     int64_t offset
@@ -40,6 +41,6 @@ cdef void control_reset(Control* control) noexcept nogil
 cdef void control_stop(Control* control) noexcept nogil
 cdef void control_cancel(Control* control) noexcept nogil
 cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
-                       int64_t slot) noexcept nogil
+                       int64_t slot, uintptr_t stream=*) noexcept nogil
 cdef void control_fail_read(Control* control, int worker, int error, int64_t entry, int64_t file, int64_t offset,
                             int64_t got, int64_t wanted) noexcept nogil

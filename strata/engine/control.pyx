@@ -1,5 +1,5 @@
 """Stopping together: a flag that every wait of a streamer's threads looks at, and who raised it first."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport memory_order_acq_rel, memory_order_release, memory_order_relaxed
 
 from strata cimport _hip
@@ -45,7 +45,7 @@ cdef void control_cancel(Control* control) noexcept nogil:
 
 
 cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
-                       int64_t slot) noexcept nogil:
+                       int64_t slot, uintptr_t stream=0) noexcept nogil:
     """Keep the first cause, then stop."""
     cdef Failure failure
     failure.who = who
@@ -54,6 +54,7 @@ cdef void control_fail(Control* control, int who, int worker, int call, int stat
     failure.status = status
     failure.entry = entry
     failure.slot = slot
+    failure.stream = stream
     failure.file = failure.offset = failure.got = failure.wanted = 0
     _fail(control, &failure)
 
@@ -68,6 +69,7 @@ cdef void control_fail_read(Control* control, int worker, int error, int64_t ent
     failure.status = error
     failure.entry = entry
     failure.slot = -1
+    failure.stream = 0
     failure.file = file
     failure.offset = offset
     failure.got = got

@@ -1,5 +1,5 @@
 """A streamer's core: the owner of its rings, events and threads."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from strata.engine.command cimport Rows
 from strata.engine.control cimport Failure
@@ -26,5 +26,8 @@ cdef class StreamerCore:
 
     cdef int check_open(self) except -1
     cdef object setup_problem(self, int step)
+    cdef object stranded(self)
+    cdef object gone(self, int status, uintptr_t stream, uintptr_t of_request)
+    cdef object cause(self, Pipeline* p)
     cdef object thread_states(self, Pipeline* p=*)
     cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1

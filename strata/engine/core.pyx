@@ -8,6 +8,7 @@ import numpy as np
 
 from strata cimport _hip
 from strata.engine.command cimport Rows
+from strata.engine.control cimport Failure
 from strata.engine.counters cimport N_COUNTERS, N_SECONDS, read_counters
 from strata.engine.files cimport SourceFile
 from strata.engine.host_ring cimport worker_states
@@ -137,7 +138,10 @@ cdef class StreamerCore:
         if step == STEP_OK:
             return
         problem = self.setup_problem(step)
-        self.close()
+        try:
+            self.close()
+        except StrataError as left:
+            problem.add_note(str(left))
         raise problem
 
     def _driver_timeout(self):
@@ -159,19 +163,55 @@ cdef class StreamerCore:
         cdef int call = self.p.call
         cdef int status = self.p.status
         cdef int64_t entry = self.p.failed_entry
+        cdef uintptr_t stream = self.p.failed_stream
         wanted = self.p.wanted
         if step == STEP_FAILED:
             _hip.clear_last_error()
+            details = [self.gone(status, stream, 0), self.stranded()]
             error = _hip.status_error(call, status, entry, -1)
             if call == _hip.CALL_MALLOC:
-                error.detail = f"{wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes"
+                details.append(f"{wanted} bytes for {self.gpu_ring} slots of {self.slot_bytes} bytes")
+            error.detail = "; ".join(filter(None, details)) or None
             return error
         if step == STEP_NO_MEMORY:
             return MemoryError(f"no host memory for {wanted} bytes" if wanted
                                else "the system gives no more memory or threads")
         if step == STEP_HUNG:
-            return StrataError(f"this streamer is broken: {self.thread_states()}")
+            return StrataError(f"this streamer is broken: {self.cause(self.p)}")
         return StrataError(f"unexpected step {step}")
+
+    cdef object stranded(self):
+        """That the calling thread is on another device than before, in words and once; or None."""
+        cdef int status = self.p.stranded if self.p != NULL else 0
+        if status == _hip.HIP_SUCCESS:
+            return None
+        self.p.stranded = _hip.HIP_SUCCESS
+        return (f"the calling thread is left on device {self.p.device}: setting it back to device {self.p.stranded_from} "
+                f"failed with {_hip.status_error(_hip.CALL_SET_DEVICE, status, -1, -1).name} ({status})")
+
+    cdef object gone(self, int status, uintptr_t stream, uintptr_t of_request):
+        """Which lent stream a status says to be gone, in words; or None.
+
+        `of_request` is the request's own stream, or 0.
+        """
+        if stream == 0 or self.p == NULL or status not in (_hip.HIP_INVALID_HANDLE, _hip.HIP_CONTEXT_IS_DESTROYED):
+            return None
+        if stream == self.p.ring.copy_stream and not self.p.owns_copy_stream:
+            return f"copy_stream {stream:#x}, which was lent to this streamer, is gone"
+        if stream == of_request and stream != self.p.home_compute_stream:
+            return f"compute_stream {stream:#x}, which was lent to this request, is gone"
+        if stream == self.p.home_compute_stream and not self.p.owns_compute_stream:
+            return f"compute_stream {stream:#x}, which was lent to this streamer, is gone"
+        return None
+
+    cdef object cause(self, Pipeline* p):
+        """What broke the streamer, in words: the first failed call where there is one, and what each thread does."""
+        cdef Failure failure
+        states = self.thread_states(p)
+        if p.control.failed.load(memory_order_acquire) != 2:
+            return states
+        failure = p.control.failure
+        return f"{_hip.status_error(failure.call, failure.status, failure.entry, failure.slot)}; {states}"
 
     @property
     def copy_stream(self):
@@ -180,12 +220,6 @@ cdef class StreamerCore:
 
     @property
     def compute_stream(self):
-        self.check_open()
-        return self.p.ring.compute_stream
-
-    @property
-    def home_compute_stream(self):
-        """The streamer's stream; `compute_stream` is the latest request's."""
         self.check_open()
         return self.p.home_compute_stream
 
@@ -298,6 +332,7 @@ cdef class StreamerCore:
         """Abort what runs, end the threads, free everything. Idempotent."""
         cdef Pipeline* p = self.p
         cdef int step
+        cdef int stranded = _hip.HIP_SUCCESS
         cdef int64_t limit
         if p == NULL:
             return
@@ -307,13 +342,14 @@ cdef class StreamerCore:
         if self.busy:
             raise StrataError("this streamer is in use by another thread: cancel() its request there first")
         limit = self._driver_timeout() if timeout is None else int(timeout * 1e9)
+        problem = None
         request = self.current() if self.current is not None else None
         while p.running and request is not None and not p.broken:
             p.driver_timeout_ns = limit
             try:
                 request._abort("its streamer was closed")
-            except StrataError:
-                pass                        # broken: said below
+            except StrataError as left:
+                problem = left              # of a broken one more is said below
             # Letting go of the sources may run Python: it may have closed the streamer, or begun another request.
             p = self.p
             if p == NULL:
@@ -325,12 +361,17 @@ cdef class StreamerCore:
         # From here on no other thread finds the pipeline: cancel() may come at any time.
         self.p = NULL
         with nogil:
-            step = pipeline_close(p, limit)
+            step = pipeline_close(p, limit, &stranded)
         if step == STEP_HUNG:
             _hip.abandon(self.owners)
-            raise StrataError(f"closing a broken streamer: {self.thread_states(p)}; its memory, events and threads are "
+            raise StrataError(f"closing a broken streamer: {self.cause(p)}; its memory, events and threads are "
                               "left as they are on purpose")
         self.owners = []
+        if problem is None and stranded != _hip.HIP_SUCCESS:
+            problem = _hip.status_error(_hip.CALL_SET_DEVICE, stranded, -1, -1)
+            problem.detail = "this streamer is closed, and the calling thread is left on its device"
+        if problem is not None:
+            raise problem
 
     def cancel(self):
         """From any thread: have the engine's thread abort what it runs."""
@@ -346,9 +387,10 @@ cdef class StreamerCore:
         # Only where nobody closed it. Without the GIL: the threads may need it for a moment.
         cdef Pipeline* p = self.p
         cdef int step = STEP_OK
+        cdef int stranded = 0
         self.p = NULL
         if p != NULL and not _hip.forked():
             with nogil:
-                step = pipeline_close(p, 5000000000)
+                step = pipeline_close(p, 5000000000, &stranded)
             if step == STEP_HUNG:
                 _hip.abandon(self.owners)

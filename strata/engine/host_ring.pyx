@@ -282,7 +282,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
         # The request has failed. Without the event, the whole stream: if that cannot be waited for either, a
         # DMA may read the buffers for ever.
         _hip.clear_last_error()
-        control_fail(ring.control, WHO_ENGINE, -1, call[0], status, -1, -1)
+        control_fail(ring.control, WHO_ENGINE, -1, call[0], status, -1, -1, ring.stream)
         status = _hip.stream_drain(ring.stream, &first, call)
         if status != _hip.HIP_SUCCESS:
             ring.broken = True

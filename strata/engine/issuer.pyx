@@ -10,7 +10,7 @@ from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed, m
 from strata cimport _hip
 from strata.engine.control cimport WHO_ISSUER, control_fail
 from strata.engine.counters cimport DIRECT, STAGED, KindCounters, add, add_shared
-from strata.engine.command cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, Command, entry_span
+from strata.engine.command cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, COMMAND_SETTLE, Command, entry_span
 from strata.engine.gpu_ring cimport gpu_ring_wait_uses
 from strata.engine.host_ring cimport host_ring_buffer, host_ring_finish, host_ring_submitted, host_ring_wait_ready
 from strata._planner cimport begin_group, end_group, window_is_open
@@ -40,6 +40,7 @@ cdef void _issuer_main(void* argument) noexcept nogil:
     cdef int64_t done = 0
     cdef int status = _hip.HIP_NOT_READY         # of hipSetDevice, once there is something to do
     cdef int kind = COMMAND_ENTRIES
+    cdef int first = _hip.HIP_SUCCESS
     never.store(0, memory_order_relaxed)
     while kind != COMMAND_QUIT:
         while not issuer.submitted.wait(done + 1, never, kForever):
@@ -55,6 +56,10 @@ cdef void _issuer_main(void* argument) noexcept nogil:
             _issue(issuer, command)
         elif kind == COMMAND_FINISH:
             issuer.finish_status = _finish(issuer)
+        elif kind == COMMAND_SETTLE:
+            issuer.state.store(ISSUER_FINISHES, memory_order_relaxed)
+            issuer.call.store(_hip.CALL_STREAM_SYNCHRONIZE, memory_order_relaxed)
+            issuer.finish_status = _hip.stream_drain(issuer.ring.compute_stream, &first, &issuer.finish_call)
         else:
             issuer.state.store(ISSUER_FINISHES, memory_order_relaxed)
             issuer.call.store(_hip.CALL_EVENT_SYNCHRONIZE, memory_order_relaxed)
@@ -117,7 +122,7 @@ cdef void _issue(Issuer* issuer, Command* command) noexcept nogil:
 
 
 cdef bint _fail(Issuer* issuer, int call, int status, int64_t entry) noexcept nogil:
-    control_fail(issuer.control, WHO_ISSUER, -1, call, status, entry, entry % issuer.ring.size)
+    control_fail(issuer.control, WHO_ISSUER, -1, call, status, entry, entry % issuer.ring.size, issuer.ring.copy_stream)
     return False
 
 
@@ -277,7 +282,8 @@ cdef int _finish(Issuer* issuer) noexcept nogil:
     issuer.call.store(_hip.CALL_STREAM_SYNCHRONIZE, memory_order_relaxed)
     status = _hip.stream_drain(issuer.ring.copy_stream, &first, &issuer.finish_call)
     if first != _hip.HIP_SUCCESS:
-        control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_STREAM_SYNCHRONIZE, first, -1, -1)
+        control_fail(issuer.control, WHO_ISSUER, -1, _hip.CALL_STREAM_SYNCHRONIZE, first, -1, -1,
+                     issuer.ring.copy_stream)
     if status == _hip.HIP_SUCCESS:
         issuer.dirty.store(0, memory_order_relaxed)
     return status

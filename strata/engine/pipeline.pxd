@@ -26,6 +26,12 @@ cdef enum Step:
     STEP_HUNG = 8        # a strata thread has not come back: see its state
     STEP_IDLE = 9        # no request runs
 
+# The end of the last request on its compute stream, for a next one on another.
+cdef enum LastEnd:
+    END_UNMARKED = 0     # on the streamer's own stream: the next begin records it
+    END_RECORDED = 1     # on a stream of the request's own: the fence holds it, the stream may be gone
+    END_PASSED = 2       # the copy stream waits for it already, or there is nothing to wait for
+
 cdef struct AcquiredSlot:
     int64_t entry
     int64_t slot
@@ -47,9 +53,10 @@ cdef struct Pipeline:
     int64_t owned_stride
     bint owns_copy_stream
     bint owns_compute_stream
-    uintptr_t fence              # event of the begin fence
+    uintptr_t fence              # event of the begin fence, and of the end of a request on a stream of its own
     uintptr_t home_compute_stream   # the streamer's own or lent one; a request may run on another
     uintptr_t last_compute_stream
+    LastEnd last_end
     bint ran_before
     bint slots_are_lent
     # The request.
@@ -68,6 +75,9 @@ cdef struct Pipeline:
     int call
     int status
     int64_t failed_entry
+    uintptr_t failed_stream
+    int stranded                 # of hipSetDevice, where the engine's thread could not be given its device back
+    int stranded_from            # that device
     size_t wanted
     bint broken
     # At the end: who takes care of what the streamer owns, and of the host ring that it had.
@@ -96,5 +106,5 @@ cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil
 
 # For `_teardown`.
 cdef void pipeline_enter_at_end(Pipeline* p, int* restore) noexcept nogil
-cdef int pipeline_leave(int device) noexcept nogil
+cdef int pipeline_leave(Pipeline* p, int device) noexcept nogil
 cdef void pipeline_submit(Pipeline* p, Command* command) noexcept nogil

@@ -28,10 +28,11 @@ cdef Pipeline* pipeline_new() noexcept nogil:
     return make[Pipeline]()
 
 
-cdef int _failed(Pipeline* p, int call, int status, int64_t entry=-1) noexcept nogil:
+cdef int _failed(Pipeline* p, int call, int status, uintptr_t stream=0) noexcept nogil:
     p.call = call
     p.status = status
-    p.failed_entry = entry
+    p.failed_entry = -1
+    p.failed_stream = stream
     return STEP_FAILED
 
 
@@ -62,8 +63,11 @@ cdef void pipeline_enter_at_end(Pipeline* p, int* restore) noexcept nogil:
         _hip.clear_last_error()
 
 
-cdef int pipeline_leave(int device) noexcept nogil:
-    """Give the engine's thread its device back. Tried twice: it must not go on with another one unknown."""
+cdef int pipeline_leave(Pipeline* p, int device) noexcept nogil:
+    """Give the engine's thread its device back. Tried twice: it must not go on with another one unknown.
+
+    What fails is kept in `stranded` until it was said.
+    """
     cdef int status
     if device < 0:
         return _hip.HIP_SUCCESS
@@ -71,6 +75,9 @@ cdef int pipeline_leave(int device) noexcept nogil:
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
         status = _hip.set_device(device)
+    if status != _hip.HIP_SUCCESS:
+        p.stranded = status
+        p.stranded_from = device
     return status
 
 
@@ -87,7 +94,7 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
     if status != _hip.HIP_SUCCESS:
         return _failed(p, call, status)
     step = _open(p, gpu_ring, slot_bytes, copy_stream, make_copy, compute_stream, make_compute, own_slots)
-    status = pipeline_leave(restore)
+    status = pipeline_leave(p, restore)
     if step != STEP_OK:
         return step
     if status != _hip.HIP_SUCCESS:
@@ -196,7 +203,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     if status != _hip.HIP_SUCCESS:
         return _failed(p, call, status)
     step = _begin_fence(p, lent_slots, compute_stream)
-    status = pipeline_leave(restore)
+    status = pipeline_leave(p, restore)
     if step != STEP_OK:
         return step
     if status != _hip.HIP_SUCCESS:
@@ -221,10 +228,15 @@ cdef int _fence_on(Pipeline* p, uintptr_t compute_stream) noexcept nogil:
     """The copy stream waits for everything queued so far on the compute stream."""
     cdef int status = _hip.event_record(p.fence, compute_stream)
     if status != _hip.HIP_SUCCESS:
-        return _failed(p, _hip.CALL_EVENT_RECORD, status)
+        return _failed(p, _hip.CALL_EVENT_RECORD, status, compute_stream)
+    return _wait_fence(p)
+
+
+cdef int _wait_fence(Pipeline* p) noexcept nogil:
+    cdef int status
     status = _hip.stream_wait_event(p.ring.copy_stream, p.fence)
     if status != _hip.HIP_SUCCESS:
-        return _failed(p, _hip.CALL_STREAM_WAIT_EVENT, status)
+        return _failed(p, _hip.CALL_STREAM_WAIT_EVENT, status, p.ring.copy_stream)
     p.issuer.dirty.store(1, memory_order_relaxed)
     add(p.counters.begin_waits, 1)
     return STEP_OK
@@ -235,8 +247,12 @@ cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t comput
     cdef bint lent = lent_slots != NULL
     cdef int step = STEP_OK
     cdef int64_t s
-    if other_stream:
+    if other_stream and p.last_end == END_UNMARKED:
         step = _fence_on(p, p.last_compute_stream)
+    elif other_stream and p.last_end == END_RECORDED:
+        step = _wait_fence(p)
+        if step == STEP_OK:
+            p.last_end = END_PASSED          # for good, even if this begin fails: the fence's event is recorded again
     if step == STEP_OK and lent:
         step = _fence_on(p, compute_stream)
     if step != STEP_OK:
@@ -254,6 +270,7 @@ cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t comput
     p.slots_are_lent = lent
     p.ring.compute_stream = compute_stream
     p.last_compute_stream = compute_stream
+    p.last_end = END_UNMARKED
     p.ran_before = True
     return STEP_OK
 
@@ -277,7 +294,7 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
         if status != _hip.HIP_SUCCESS:
             return _failed(p, call, status)
         status = host_ring_allocate(p.host, &call)
-        left = pipeline_leave(restore)
+        left = pipeline_leave(p, restore)
         if left != _hip.HIP_SUCCESS and status == _hip.HIP_SUCCESS:
             return _failed(p, _hip.CALL_SET_DEVICE, left)
         if status != _hip.HIP_SUCCESS:
@@ -416,7 +433,7 @@ cdef int _ready(Pipeline* p) noexcept nogil:
 
 cdef int _engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil:
     _hip.clear_last_error()
-    control_fail(&p.control, WHO_ENGINE, -1, call, status, entry, entry % p.ring.size)
+    control_fail(&p.control, WHO_ENGINE, -1, call, status, entry, entry % p.ring.size, p.ring.compute_stream)
     return STEP_STOPPED
 
 
@@ -441,7 +458,7 @@ cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
         return _engine_failed(p, call, status, entry)
     _hip.announce_label(entry, slot, entry // p.ring.size)
     status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])
-    left = pipeline_leave(restore)
+    left = pipeline_leave(p, restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
@@ -474,7 +491,7 @@ cdef int _consume(Pipeline* p, int64_t entry) noexcept nogil:
         return _engine_failed(p, call, status, entry)
     _hip.announce_label(entry, entry % p.ring.size, entry // p.ring.size)
     status = gpu_ring_record_used(&p.ring, entry)
-    left = pipeline_leave(restore)
+    left = pipeline_leave(p, restore)
     if p.timing:
         add_shared(p.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:

@@ -17,8 +17,11 @@ cdef class Request:
     cdef bint failed                  # the cause is known
     cdef bint broke                   # the streamer, with this request
     cdef Failure cause
+    cdef object gone                  # which lent stream the cause says to be gone, or None
+    cdef object stranded              # that the engine's thread is left on another device, or None
     cdef Slot iterated
     cdef object settings_
+    cdef readonly uintptr_t compute_stream
     cdef object __weakref__
 
     cdef Pipeline* pipeline(self) except NULL

@@ -63,6 +63,7 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     request = Request.__new__(Request)
     request.core = core
     request.settings_ = settings
+    request.compute_stream = compute_stream
     request.ended = "it has not begun"
     current, last = weakref.ref(request), core.current
     # From here to the end of the request's beginning nothing is Python, and no object is made or let go: no signal
@@ -91,6 +92,11 @@ cdef class Request:
 
     A context manager: leaving it finishes the request where every entry was consumed, and aborts it
     otherwise, or when an exception passes. Iterating it acquires and releases slots in order.
+
+    Attributes
+    ----------
+    compute_stream : int
+        Handle of the stream that this request's kernels go on; known after its end, too.
 
     Notes
     -----
@@ -355,6 +361,8 @@ cdef class Request:
         if step != STEP_OK:
             self._raise(step)
         self._over("finished")
+        if self.stranded:
+            raise StrataError(f"the request is finished, but {self.stranded}")
 
     def abort(self):
         """End the request early. The next one may begin at once. No-op where it is over."""
@@ -369,7 +377,7 @@ cdef class Request:
             if self.core.p.running and not _hip.forked():
                 pipeline_cancel(self.core.p)
 
-    def _abort(self, why):
+    def _abort(self, why, tell=True):
         cdef Pipeline* p = self.core.p
         cdef int step
         if self.ended is not None or p == NULL:
@@ -382,6 +390,8 @@ cdef class Request:
         self._over(why)
         if step == STEP_HUNG:
             raise StrataError(f"a driver call has not returned: {states}; the streamer is broken")
+        if tell and self.stranded and not self.failed:
+            raise StrataError(f"the request has ended ({why}), but {self.stranded}")
 
     def _drain(self):
         """End what an interrupted finish() has begun, and raise what has failed meanwhile."""
@@ -408,9 +418,11 @@ cdef class Request:
         self.failed = p.control.failed.load(memory_order_acquire) == 2
         if self.failed:
             self.cause = p.control.failure
-        # Only now what may run Python, as letting go of objects does.
+            self.gone = self.core.gone(self.cause.status, self.cause.stream, self.compute_stream)
         owners = self.core.owners
         self.core.owners = []
+        # Only now what may run Python, as letting go of objects does.
+        self.stranded = self.core.stranded()
         if self.broke:
             _hip.abandon(owners)                 # the device may still read them
         self.iterated = None
@@ -518,12 +530,12 @@ cdef class Request:
                 "slots (max_held) can always be held")
         if step == STEP_STOPPED:
             if p.running:
-                self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled")
+                self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled", False)
             else:
                 self._over("it failed")
             if self.failed:
                 self._raise_cause()
-            raise RequestAborted(f"the request was cancelled at entry {entry}")
+            raise RequestAborted("; ".join(filter(None, (f"the request was cancelled at entry {entry}", self.stranded))))
         if step == STEP_HUNG:
             states = self.core.thread_states()
             self._over("a driver call has not returned")
@@ -541,13 +553,15 @@ cdef class Request:
             slot = entry % self.core.gpu_ring
         error = cause_error(&self.cause, slot)
         who = self.cause.who
-        details = []
+        details = [self.gone] if self.gone else []
         if who == WHO_ISSUER:
             details.append("in the issuer's thread")
         elif who != WHO_ENGINE:
             details.append(f"in worker {self.cause.worker}'s thread")
         if self.broke:
             details.append("the device cannot be waited for any more: the streamer is broken")
+        if self.stranded:
+            details.append(self.stranded)
         if isinstance(error, HipError):
             error.detail = "; ".join(details) or None
         raise error

@@ -5,4 +5,4 @@ from strata.engine.pipeline cimport Pipeline
 
 cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil
 cdef int pipeline_abort(Pipeline* p) noexcept nogil
-cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil
+cdef int pipeline_close(Pipeline* p, int64_t timeout_ns, int* stranded) noexcept nogil

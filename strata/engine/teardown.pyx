@@ -3,17 +3,17 @@
 Nobody here waits for the device on the engine's own thread: the issuer does, so that a driver call that never returns
 can be named, and the engine waits for the issuer. What could not be seen to its end is never freed.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free
 from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_relaxed
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER, control_fail, control_stop
 from strata.engine.counters cimport add
-from strata.engine.command cimport COMMAND_FINISH, COMMAND_QUIT, Command
+from strata.engine.command cimport COMMAND_FINISH, COMMAND_QUIT, COMMAND_SETTLE, Command
 from strata.engine.gpu_ring cimport gpu_ring_clear, gpu_ring_record_used
 from strata.engine.host_ring cimport host_ring_delete, host_ring_finish
-from strata.engine.pipeline cimport (STEP_BUSY, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED,
+from strata.engine.pipeline cimport (END_PASSED, END_RECORDED, STEP_BUSY, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED,
                                      Pipeline, pipeline_enter_at_end, pipeline_leave, pipeline_submit, pipeline_progress)
 from strata.engine.threads cimport destroy, kForever, make, now_ns
 
@@ -96,7 +96,7 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
         if status != _hip.HIP_NOT_READY:
-            control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_STREAM_QUERY, status, -1, -1)
+            control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_STREAM_QUERY, status, -1, -1, p.ring.copy_stream)
         return False
     _hip.announce_acquire(&p.issuer.done)
     if p.host != NULL and host_ring_finish(p.host, &call, kForever) != _hip.HIP_SUCCESS:
@@ -132,6 +132,36 @@ cdef int _end(Pipeline* p, int64_t slice_ns) noexcept nogil:
     return STEP_OK
 
 
+cdef int _leave_compute_stream(Pipeline* p, int64_t entry, int status) noexcept nogil:
+    """Mark the request's end on its compute stream, where that is its own: from here on the stream is not touched.
+
+    `status` is of the last record there, for an entry that was held. Where a record has failed only the stream itself can
+    tell when its kernels are done, and where the stream is gone only the device. The issuer asks.
+    """
+    cdef Command* command
+    cdef uintptr_t stream = p.ring.compute_stream
+    if status == _hip.HIP_SUCCESS and stream != p.home_compute_stream:
+        entry = -1
+        status = _hip.event_record(p.fence, stream)
+        p.last_end = END_RECORDED
+    if status != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
+        control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status, entry,
+                     entry % p.ring.size if entry >= 0 else -1, stream)
+        p.last_end = END_PASSED
+        command = _new_command(COMMAND_SETTLE)
+        if command == NULL:
+            p.broken = True
+            return STEP_NO_MEMORY
+        if _run_command(p, command) != STEP_OK:
+            return STEP_HUNG
+        if p.issuer.finish_status != _hip.HIP_SUCCESS:
+            p.broken = True
+            return STEP_STOPPED
+    p.ring.compute_stream = p.home_compute_stream
+    return STEP_OK
+
+
 cdef void _forget_request(Pipeline* p) noexcept nogil:
     """Free the commands. The last command stays: the issuer finds its successor through it."""
     cdef Command* command = p.commands
@@ -159,7 +189,7 @@ cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
     `STEP_BUSY` where the device needs longer than the slice: the request is `ending` from then on, and takes no
     more entries. Call again, or abort.
     """
-    cdef int step
+    cdef int step, restore
     if not p.running:
         return STEP_IDLE
     if p.control.interrupted.load(memory_order_acquire):
@@ -169,6 +199,11 @@ cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
     step = _end(p, slice_ns)
     if step == STEP_BUSY:
         return step
+    if step == STEP_OK and p.ring.compute_stream != p.home_compute_stream:
+        pipeline_enter_at_end(p, &restore)
+        step = _leave_compute_stream(p, -1, _hip.HIP_SUCCESS)
+        if pipeline_leave(p, restore) != _hip.HIP_SUCCESS:
+            _hip.clear_last_error()
     if step == STEP_OK and p.control.failed.load(memory_order_acquire):
         step = STEP_STOPPED
     if not p.broken:
@@ -181,7 +216,7 @@ cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
 cdef int pipeline_abort(Pipeline* p) noexcept nogil:
     """Stop, drain, and record `used` for what was acquired and not released: kernels may read it."""
     cdef int step, status, restore
-    cdef int64_t entry
+    cdef int64_t entry = -1
     if not p.running:
         return STEP_IDLE
     control_stop(&p.control)
@@ -200,15 +235,12 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
         if status != _hip.HIP_SUCCESS:
             break
         add(p.counters.used_records, 1)
-    if status != _hip.HIP_SUCCESS:
-        # Without the record, only the stream itself can tell when the kernels are done.
+    step = _leave_compute_stream(p, entry, status)
+    if pipeline_leave(p, restore) != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
-        control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status, entry, entry % p.ring.size)
-        if _hip.stream_synchronize(p.ring.compute_stream) != _hip.HIP_SUCCESS:
-            _hip.clear_last_error()
-            p.broken = True
-    if pipeline_leave(restore) != _hip.HIP_SUCCESS:
-        _hip.clear_last_error()
+    if p.broken:
+        p.running = False
+        return step
     _forget_request(p)
     return STEP_OK
 
@@ -245,10 +277,11 @@ cdef void _dispose(void* owner) noexcept nogil:
     _hip.clear_last_error()
 
 
-cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
+cdef int pipeline_close(Pipeline* p, int64_t timeout_ns, int* stranded) noexcept nogil:
     """End the request, wait for the last use of owned slots, end the threads, free everything.
 
-    `STEP_HUNG`: a thread did not come back, or the device did not: everything is left to it on purpose.
+    `STEP_HUNG`: a thread did not come back, or the device did not: everything is left to it on purpose. `stranded` is of
+    hipSetDevice, where the calling thread could not be given its device back.
     """
     cdef int restore
     cdef Command* quit
@@ -278,8 +311,9 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns) noexcept nogil:
     if p.disposal.load(memory_order_acquire) == 0:          # set-up has failed before there was an issuer
         pipeline_enter_at_end(p, &restore)
         _dispose(p)
-        if pipeline_leave(restore) != _hip.HIP_SUCCESS:
+        if pipeline_leave(p, restore) != _hip.HIP_SUCCESS:
             _hip.clear_last_error()
+    stranded[0] = p.stranded
     p.host = NULL
     _free_chain(p.commands)
     p.commands = NULL

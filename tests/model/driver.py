@@ -152,6 +152,8 @@ class Driver(RuleBasedStateMachine):
         compute = bench.default if stream is None else self.streams[stream]
         lent = bench.lent is not None
         waits = len(bench.slots.begin_waits(lent, compute))
+        # The end of a request on a stream of its own was recorded there, at that end.
+        records = waits - (bench.slots.stream not in (None, compute, bench.default))
         bench.listed, bench.held, bench.lowest, bench.cancelled = [], [], 0, False
         bench.requests += 1
         self.begun += 1
@@ -165,7 +167,8 @@ class Driver(RuleBasedStateMachine):
 
         fault = bench.fault
         if fault is not None and any(
-            self.engine_strikes(bench, call, waits) for call in ("hipEventRecord", "hipStreamWaitEvent")
+            self.engine_strikes(bench, call, calls)
+            for call, calls in (("hipEventRecord", records), ("hipStreamWaitEvent", waits))
         ):
             made, bench.host_ring_made = bench.host_ring_made, True  # it does not come so far
             with pytest.raises(strata.HipError) as caught:
@@ -185,7 +188,7 @@ class Driver(RuleBasedStateMachine):
         if listed:
             self.list(bench, listed)
         bench.request = begin()
-        assert bench.streamer.compute_stream == compute
+        assert (bench.streamer.compute_stream, bench.request.compute_stream) == (bench.default, compute)
         with self.may_be_struck():
             self.hear(bench)
 

@@ -19,7 +19,7 @@ RING = 4
 def run(streamer: strata.ExpertStreamer, each: Material, stream: int, **arguments) -> strata.Counters:
     reader = Reader(len(each), NBYTES)
     with streamer.begin(each.copies, **arguments) as request:
-        assert streamer.compute_stream == stream
+        assert request.compute_stream == stream
         read_rest(request, reader, stream)
     assert reader.wrong(each) == 0
     return request.counters
