@@ -211,7 +211,7 @@ cdef class StreamerCore:
         if p.control.failed.load(memory_order_acquire) != 2:
             return states
         failure = p.control.failure
-        return f"{_hip.status_error(failure.call, failure.status, failure.entry, failure.slot)}; {states}"
+        return f"{cause_error(&failure, failure.slot)}; {states}"
 
     @property
     def copy_stream(self):

@@ -564,6 +564,8 @@ cdef class Request:
             details.append(self.stranded)
         if isinstance(error, HipError):
             error.detail = "; ".join(details) or None
+        elif self.stranded:
+            error.add_note(self.stranded)
         raise error
 
 
