@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, null_runtime, show, takes_nothing
+from benchmarks.measuring import Row, command, null_runtime, show
 from benchmarks.native import load
 
 N = 100_000
@@ -44,7 +45,6 @@ def measure(consume: Callable[[strata.Request], object], streamer: strata.Expert
 
 def main() -> None:
     """Measure and print."""
-    takes_nothing(__doc__)
     null_runtime()
     loops = load()
     weights = strata.pinned_empty((N, NBYTES), np.uint8)
@@ -76,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("benchmarks.engine_side", __doc__, main, "Cython", "setuptools"))

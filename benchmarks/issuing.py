@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from functools import partial
 
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, median_ns, null_runtime, show, takes_nothing
+from benchmarks.measuring import Row, command, median_ns, null_runtime, show
 from benchmarks.native import load
 from strata import _hip
 
@@ -20,7 +21,6 @@ ARMS = (strata.BatchSettings(1, 1, 1), strata.BatchSettings(8, 16, 16))
 
 def main() -> None:
     """Measure and print."""
-    takes_nothing(__doc__)
     null_runtime()
     loops = load()
     weights = strata.pinned_empty((N, NBYTES), np.uint8)
@@ -52,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("benchmarks.issuing", __doc__, main, "Cython", "setuptools"))

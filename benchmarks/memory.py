@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import numpy as np
-import psutil
 
 import strata
-from benchmarks.measuring import Row, null_runtime, show, takes_nothing
+from benchmarks.measuring import Row, command, null_runtime, show
 
 N = 4_000_000
 NBYTES = 16
@@ -16,6 +16,8 @@ NBYTES = 16
 
 def resident() -> int:
     """Bytes of this process in memory."""
+    import psutil
+
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
@@ -35,7 +37,6 @@ def measure(streamer: strata.ExpertStreamer, address: int, pinned: bool) -> tupl
 
 def main() -> None:
     """Measure and print."""
-    takes_nothing(__doc__)
     null_runtime()
     weights = strata.pinned_empty(NBYTES, np.uint8)
     rows: list[Row] = []
@@ -51,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("benchmarks.memory", __doc__, main, "psutil"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import numpy.typing as npt
 
 import strata
-from benchmarks.measuring import Row, median_ns, show, takes_nothing
+from benchmarks.measuring import Row, command, median_ns, show
 from benchmarks.native import load
 from tests.planner.oracle import oracle_ends
 
@@ -25,7 +27,6 @@ def mixed_jobs(n: int) -> npt.NDArray[np.int64]:
 
 def main() -> None:
     """Measure and print."""
-    takes_nothing(__doc__)
     plan = load().plan
     limits = (GPU_RING, HOST_RING, SETTINGS.copy_batch, SETTINGS.stage_batch, SETTINGS.stage_copy_batch)
     rows: list[Row] = []
@@ -67,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("benchmarks.planner", __doc__, main, "Cython", "setuptools"))

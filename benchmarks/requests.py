@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 import strata
-from benchmarks.measuring import Row, median_ns, null_runtime, show, takes_nothing
+from benchmarks.measuring import Row, command, median_ns, null_runtime, show
 from strata.runtime.software import control
 
 LAYERS, EXPERTS = 48, 40
@@ -40,7 +42,6 @@ def by_layers(nbytes: int, distinct: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print."""
-    takes_nothing(__doc__)
     null_runtime()
     rows: list[Row] = []
     with strata.ExpertStreamer(64, gpu_ring=96, timing=False) as streamer:
@@ -57,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("benchmarks.requests", __doc__, main))

@@ -10,16 +10,16 @@ from __future__ import annotations
 from benchmarks.ab.arms import Arm
 from benchmarks.ab.errors import BenchError, InputError, NotComparable, WatchdogError, WorkloadError
 from benchmarks.ab.protocol import Protocol, bench
-from benchmarks.ab.report import Report
+from benchmarks.ab.report import BenchReport
 from benchmarks.ab.workload import Workload
 
 __all__ = [
     "Arm",
     "BenchError",
+    "BenchReport",
     "InputError",
     "NotComparable",
     "Protocol",
-    "Report",
     "WatchdogError",
     "Workload",
     "WorkloadError",

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.ab import Arm, BenchError, InputError, NotComparable, Protocol, Workload, bench
 from benchmarks.ab.workload import BUILT_IN
 from strata.settings import BatchSettings
 from strata.tools.cli.arguments import byte_count, positive, settings
-from strata.tools.cli.complaints import complain
-from strata.tools.files import unwritable, write_json, write_whole
+from strata.tools.command import BAD_INPUT, FAILED, complain, run_command
+from strata.tools.files import same_place, unwritable
 from strata.tools.progress import Progress
 
 __all__ = ["main", "run"]
 
-_OK, _FAILED, _BAD_INPUT = 0, 1, 2
-_ENDED = 128 + signal.SIGTERM  # what a shell reports of a command that was asked to end
 _ARMS = (BatchSettings(1, 1, 1), BatchSettings(8, 16, 16))
 
 
@@ -56,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help=f"end the run when a process takes longer (default: {default.timeout_s:g})")
     parser.add_argument("--markdown", metavar="FILE", help="write the report there as Markdown, too")
     parser.add_argument("--json", metavar="FILE", help="write everything there as JSON, too")
-    return run(parser.parse_args(argv))
+    return run_command("strata bench", lambda: run(parser.parse_args(argv)))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,46 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
             problem = unwritable(f"--{option}", getattr(arguments, option))
             if problem is not None:
                 raise InputError(problem)
-        if arguments.json is not None and arguments.json == arguments.markdown:
+        if None not in (arguments.json, arguments.markdown) and same_place(arguments.json, arguments.markdown):
             raise InputError(f"--json and --markdown are both {arguments.json!r}; a file of its own each is wanted")
         if arguments.workload == "prefill-engine" and not Path("examples/prefill_engine/__main__.py").is_file():
             raise InputError("--workload is 'prefill-engine', which is run from a checkout of strata; elsewhere "
                              "'replay' is allowed, or a command line")
         arms = [*Workload.named(arguments.workload).arms(settings), *map(Arm.peer, arguments.peer)]
-        with _ending_on_request():
-            report = bench(arms, protocol, say=progress)
+        report = bench(arms, protocol, say=progress)
     except (InputError, NotComparable) as error:
-        return complain("bench", progress, error, _BAD_INPUT)
+        return complain("strata bench", progress, error, BAD_INPUT)
     except BenchError as error:
-        return complain("bench", progress, error, _FAILED)
+        return complain("strata bench", progress, error, FAILED)
     finally:
         progress.clear()
-    print(report)
-    try:
-        if arguments.markdown is not None:
-            write_whole(arguments.markdown, report.markdown())
-        if arguments.json is not None:
-            write_json(arguments.json, report.as_dict())
-    except OSError as error:
-        return complain("bench", progress, error, _FAILED)
-    return _OK
-
-
-@contextmanager
-def _ending_on_request() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that no process of an arm stays behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(_ENDED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return report.hand_over("strata bench", progress, json=arguments.json, markdown=arguments.markdown)
 
 
 def _count(text: str) -> int:

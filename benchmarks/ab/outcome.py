@@ -14,7 +14,7 @@ from benchmarks.ab.errors import WorkloadError
 __all__ = ["Outcome", "Sample", "read_outcome"]
 
 #: Figures of a sample: whether a workload must have them. A replay, say, has no tokens.
-FIGURES = {"pp_tok_s": False, "run_wall_ms": True, "ttft_ms": False, "copy_wait_ms": True}
+FIGURES = {"pp_tok_s": False, "run_wall_ms": True, "done_prefill_ms": False, "ttft_ms": False, "copy_wait_ms": True}
 #: What a peer need not have besides: nobody may know how long it waited.
 _PEER_MAY_LACK = ("copy_wait_ms",)
 
@@ -26,7 +26,7 @@ class Sample:
     Attributes
     ----------
     figures : dict of str to float or None
-        ``pp_tok_s``, ``run_wall_ms``, ``ttft_ms``, ``copy_wait_ms``.
+        ``pp_tok_s``, ``run_wall_ms``, ``done_prefill_ms``, ``ttft_ms``, ``copy_wait_ms``.
     stall : dict of str to float
         Seconds by where they went.
     counters : dict of str to int

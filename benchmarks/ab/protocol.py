@@ -13,7 +13,7 @@ from benchmarks.ab.machine import Machine
 from benchmarks.ab.memory import MemoryWatch, psutil
 from benchmarks.ab.outcome import Outcome, Sample, read_outcome
 from benchmarks.ab.processes import run_process
-from benchmarks.ab.report import Report
+from benchmarks.ab.report import BenchReport
 
 __all__ = ["ArmRuns", "ProcessRun", "Protocol", "bench"]
 
@@ -79,7 +79,7 @@ def bench(
     protocol: Protocol | None = None,
     *,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> BenchReport:
     """Run every arm and compare.
 
     Parameters
@@ -92,7 +92,7 @@ def bench(
 
     Returns
     -------
-    Report
+    BenchReport
 
     Raises
     ------
@@ -121,7 +121,7 @@ def bench(
             runs.runs.append(run)
             done.append((name, run.outcome))
             check_agreement(done)
-    return Report(protocol=protocol, machine=machine, arms=all_runs)
+    return BenchReport(protocol=protocol, machine=machine, arms=all_runs)
 
 
 def _run(arm: Arm, protocol: Protocol, name: str) -> ProcessRun:

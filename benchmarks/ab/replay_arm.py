@@ -19,13 +19,14 @@ from strata.errors import RuntimeNotFound, StrataError
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.cli.arguments import byte_count, positive, settings
+from strata.tools.command import BAD_INPUT, FAILED, OK, complain, put, run_command
 from strata.tools.replay import Case, InputError, load_case
 from strata.tools.replay.passes import check_pass, timed_pass, warm_up
 from strata.tools.replay.pools import Sources
 
 __all__ = ["main", "replay_arm"]
 
-_OK, _FAILED, _BAD_INPUT = 0, 1, 2
+_NAME = "python -m benchmarks.ab.replay_arm"
 _HASHED = 256  # entries, evenly over the list
 
 
@@ -97,14 +98,17 @@ def _sample(seconds: float, counters: Counters) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one arm and print its JSON object; 0, or 1 after a failure, or 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ab.replay_arm", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.splitlines()[0])
     parser.add_argument("--settings", metavar="C,S,SC", type=settings, required=True)
     parser.add_argument("--warmups", metavar="N", type=int, default=2)
     parser.add_argument("--samples", metavar="N", type=positive, default=3)
     parser.add_argument("--case", metavar="FILE", help="default: the reference request")
     parser.add_argument("--pool", metavar="BYTES", type=byte_count, default=2**28, help="default: 256MiB each")
     parser.add_argument("--runtime", choices=runtime.NAMES, help="default: STRATA_HIP_RUNTIME, else auto")
-    arguments = parser.parse_args(argv)
+    return run_command(_NAME, lambda: _run(parser.parse_args(argv)))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         case = load_case(arguments.case)
         if arguments.runtime is None:
@@ -113,13 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             runtime.use(arguments.runtime)
         arm = replay_arm(case, arguments.settings, arguments.warmups, arguments.samples, arguments.pool)
     except (InputError, RuntimeNotFound) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return _BAD_INPUT
+        return complain(_NAME, None, problem, BAD_INPUT)
     except (StrataError, MemoryError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return _FAILED
-    print(json.dumps(arm))
-    return _OK
+        return complain(_NAME, None, problem, FAILED)
+    put(json.dumps(arm))
+    return OK
 
 
 if __name__ == "__main__":

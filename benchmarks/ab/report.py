@@ -1,19 +1,20 @@
-"""What a benchmark found: as a table, as Markdown, as JSON."""
+"""What a benchmark found."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ab.machine import Machine
-from strata.tools.replay.report import table
+from strata.tools.report import Report
+from strata.tools.tables import Table, signed
 
 if TYPE_CHECKING:
     from benchmarks.ab.protocol import ArmRuns, Protocol
 
-__all__ = ["Report", "Spread"]
+__all__ = ["BenchReport", "Spread"]
 
 _GIB = 2**30
 
@@ -21,6 +22,7 @@ _GIB = 2**30
 _FIGURES = (
     ("pp_tok_s", "PP, tok/s"),
     ("run_wall_ms", "run wall, ms"),
+    ("done_prefill_ms", "DONE prefill, ms"),
     ("ttft_ms", "TTFT, ms"),
     ("copy_wait_ms", "copy wait, ms"),
 )
@@ -41,7 +43,7 @@ class Spread:
 
 
 @dataclass
-class Report:
+class BenchReport(Report):
     """All arms, the first of which the others are compared with."""
 
     protocol: Protocol
@@ -134,6 +136,8 @@ class Report:
             "counters": {name: _only(self.counter(arm, name)) for name in self.counters()},
             "processes": [
                 {
+                    "median": {name: None if spread is None else spread.median for name, _ in _FIGURES
+                               for spread in [_spread([sample.figures[name] for sample in run.outcome.samples])]},
                     "seconds": run.seconds,
                     "min_available_bytes": run.memory.min_available,
                     "max_working_set_bytes": run.memory.max_working_set,
@@ -149,30 +153,24 @@ class Report:
 
     # --- to read ---
 
-    def __str__(self) -> str:
-        return self._written(table)
-
-    def markdown(self) -> str:
-        """Return the report in Markdown."""
-        return self._written(_markdown_table) + "\n"
-
-    def _written(self, layout: Callable[[list[str], list[list[str]]], list[str]]) -> str:
-        lines = [text for line in self._facts() for text in (line, "")] if layout is _markdown_table else self._facts()
-        if layout is table:
-            lines.append("")
-        lines += layout(["median", *self._columns()], self._figure_rows())
+    def parts(self) -> list[str | Table]:
+        """Return what was measured and where, medians, medians by process, stalls and counters."""
+        names = [arm.name for arm in self.arms]
+        parts: list[str | Table] = [
+            *self._facts(), "", Table(["what all processes did", ""], self._input_rows(), left=2)]
+        parts += ["", Table(["median", *self._columns()], self._figure_rows())]
         for arm in self.arms[1:]:
-            names = [label for name, label in _FIGURES if name in self.overlapping(arm)]
-            if names:
-                lines += ["", f"Samples of {arm.name} and {self.arms[0].name} overlap, so the change may be chance: "
-                          f"{'; '.join(names)}."]
+            labels = [label for name, label in _FIGURES if name in self.overlapping(arm)]
+            if labels:
+                parts += ["", f"Samples of {arm.name} and {self.arms[0].name} overlap, so the change may be chance: "
+                          f"{'; '.join(labels)}."]
+        parts += ["", "Medians by process:", "", Table(["median", *self._process_columns()], self._process_rows())]
         if self.stalls():
-            lines += ["", "Seconds by where they went (threads overlap, so they do not add up):", ""]
-            lines += layout(["median", *(arm.name for arm in self.arms)], self._stall_rows())
+            parts += ["", "Seconds by where they went (threads overlap, so they do not add up):", "",
+                      Table(["median", *names], self._stall_rows())]
         if self.counters():
-            lines += ["", "Counters of one request:", ""]
-            lines += layout(["counter", *(arm.name for arm in self.arms)], self._counter_rows())
-        return "\n".join(lines)
+            parts += ["", "Counters of one request:", "", Table(["counter", *names], self._counter_rows())]
+        return parts
 
     def _facts(self) -> list[str]:
         protocol = self.protocol
@@ -188,12 +186,28 @@ class Report:
             f"machine: {self.machine}",
             f"strata {self.machine.strata}, commit {self.machine.commit}",
             *([f"ran on: {about}"] if about else []),
-            f"model {first.model}, seed {first.seed}",
-            *([f"input {first.workload}"] if first.workload else []),
             f"outputs of all processes are equal: {first.fingerprint}",
             *(f"arm {arm.name} was clamped to {used}" for arm in self.arms
               if arm.used is not None and (used := "/".join(map(str, arm.used))) != arm.name),
         ]
+
+    def _input_rows(self) -> list[list[object]]:
+        first = self.arms[0].runs[0].outcome
+        return [[name, value] for what, given in (("model", first.model), ("seed", first.seed), ("", first.workload))
+                for name, value in _flat(what, given)]
+
+    def _process_columns(self) -> list[str]:
+        return [f"{arm.name}, process {number}" for number in range(1, self.protocol.processes + 1)
+                for arm in self.arms]
+
+    def _process_rows(self) -> list[list[str]]:
+        runs = [arm.runs[number] for number in range(self.protocol.processes) for arm in self.arms]
+        rows = []
+        for name, label in _FIGURES:
+            spreads = [_spread([sample.figures[name] for sample in run.outcome.samples]) for run in runs]
+            if any(spreads):
+                rows.append([label, *("-" if spread is None else f"{spread.median:,.1f}" for spread in spreads)])
+        return rows
 
     def _columns(self) -> list[str]:
         first, *others = self.arms
@@ -213,7 +227,7 @@ class Report:
                 row += ["-" if spread is None else f"{spread.median:,.1f}",
                         "-" if spread is None or spread.percent is None else f"{spread.percent:.1f} %"]
                 if arm is not self.arms[0]:
-                    row.append(_signed(self.change(arm, name)))
+                    row.append("no change" if name in self.overlapping(arm) else signed(self.change(arm, name)))
             rows.append(row)
         for label, measure in (("minimum available RAM, GiB", self.min_available),
                                ("maximum working set, GiB", self.max_working_set)):
@@ -254,11 +268,9 @@ def _range(values: list[int]) -> str:
     return "-" if not values else f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
 
 
-def _signed(percent: float | None) -> str:
-    return "-" if percent is None else f"{percent:+.1f} %"
 
-
-def _markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
-    cells = [[text.replace("|", "\\|") for text in row] for row in [head, *rows]]
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return [lines[0], "|" + "---|" + "---:|" * (len(head) - 1), *lines[1:]]
+def _flat(name: str, value: object) -> list[tuple[str, object]]:
+    """Name what an object holds, one row each: ``model.layers``."""
+    if not isinstance(value, dict):
+        return [(name, "none" if value is None else str(value))]
+    return [row for key, inner in value.items() for row in _flat(f"{name}.{key}" if name else str(key), inner)]

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 __all__ = ["commit", "describe"]
 
-_PACKAGES = ("strata", "hip-python", "torch", "triton", "numpy", "accelerate", "diffusers", "freetoken", "flashlib")
+_PACKAGES = ("strata-moe", "hip-python", "torch", "triton", "numpy", "accelerate", "diffusers", "freetoken", "flashlib")
 
 
 def _output(*command: str) -> str:

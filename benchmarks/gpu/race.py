@@ -6,14 +6,15 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu import machine, report
+from benchmarks.gpu import machine
 from benchmarks.gpu.cases import PEERS, SIZES, in_order
 from benchmarks.gpu.measuring import Pace, Result
+from benchmarks.gpu.report import RaceReport
 from benchmarks.gpu.supervise import Limits, supervise
 from benchmarks.gpu.targets import gb_s
+from strata.tools.command import FAILED, OK, complain, needs, put, run_command
 
 __all__ = ["main", "parse"]
 
@@ -56,27 +57,33 @@ def _line(result: Result) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write after each case. Gives 0 where every case was measured, else 1; 2 where none can be."""
-    args = parse(arguments)
-    if find_spec("torch") is None:
-        print("python -m benchmarks.gpu.race: error: the race needs torch, and a GPU that it knows", file=sys.stderr)
-        return 2
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return run_command("python -m benchmarks.gpu.race", lambda: _race(given))
+
+
+def _race(given: list[str]) -> int:
+    args = parse(given)
+    needs("examples", "torch")
     began = time.monotonic()
-    args.out.mkdir(parents=True, exist_ok=True)
-    given = sys.argv[1:] if arguments is None else list(arguments)
     head = {"command": " ".join(["python -m benchmarks.gpu.race", *given]), "commit": machine.commit(args.commit),
             "machine": machine.describe(), "quick": args.quick}
     results: list[Result] = []
 
     def took(result: Result) -> None:
         results.append(result)
-        report.write(args.out, head, results)
-        print(f"{time.monotonic() - began:6.1f} s  {_line(result)}", flush=True)
+        RaceReport(head, results).write_into(args.out)
+        put(f"{time.monotonic() - began:6.1f} s  {_line(result)}")
 
     limits = Limits(began + args.seconds, case_s=args.case_seconds)
     pace = Pace(3, 3, 0.1) if args.quick else Pace()
     sizes = [size.reduced() if args.quick else size for size in args.sizes]
-    supervise(sizes, in_order(sizes, args.only), pace, limits, args.out / "workers.log", took)
-    return int(any(result.reason for result in results))
+    put(f"making sources of {len(sizes)} sizes; {len(in_order(sizes, args.only))} cases")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        supervise(sizes, in_order(sizes, args.only), pace, limits, args.out / "workers.log", took)
+    except OSError as problem:
+        return complain("python -m benchmarks.gpu.race", None, problem, FAILED)
+    return OK if RaceReport(head, results).ok else FAILED
 
 
 if __name__ == "__main__":

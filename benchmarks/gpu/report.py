@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,11 @@ from typing import Any
 
 from benchmarks.gpu.measuring import Result
 from benchmarks.gpu.targets import evaluate, gb_s
+from strata.tools.files import write_json, write_whole
+from strata.tools.report import Report
+from strata.tools.tables import Table
 
-__all__ = ["as_json", "as_markdown", "write"]
+__all__ = ["RaceReport"]
 
 _CONSUMERS = {
     "null": "nothing is done with an expert",
@@ -19,14 +21,6 @@ _CONSUMERS = {
     "matvec": "one torch kernel an expert multiplies it, as a bf16 matrix, by a vector",
     "host": "host time alone: nothing makes the host wait",
 }
-
-
-def _cells(row: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_cells(head), _cells(["---"] * len(head)), *(_cells(row) for row in rows), ""]
 
 
 def _over(rate: float, others: Sequence[float]) -> str:
@@ -67,8 +61,8 @@ def _host_rows(results: Sequence[Result]) -> list[list[str]]:
             for r in results if r.host_us is not None and r.issue_us is not None]
 
 
-def _section(size: int, results: Sequence[Result]) -> list[str]:
-    lines = [f"## Experts of {size:,} bytes", ""]
+def _section(size: int, results: Sequence[Result]) -> list[str | Table]:
+    parts: list[str | Table] = [f"## Experts of {size:,} bytes"]
     for memory in ("pinned", "pageable", "mixed"):
         for consumer, what in _CONSUMERS.items():
             here = [r for r in results if r.case.memory == memory and r.case.consumer == consumer]
@@ -80,65 +74,68 @@ def _section(size: int, results: Sequence[Result]) -> list[str]:
                 head = ["peer", "variant", "slots", "GB/s", "slowest to fastest", "passes", "/ bare loop",
                         "/ torch ring", "thread us an entry", "verified"]
             if rows:
-                lines += [f"### {memory} sources; {what}", "", *_table(head, rows)]
-    return lines
+                parts += [f"### {memory} sources; {what}", Table(head, rows, left=2)]
+    return parts
 
 
-def as_json(head: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
-    """The whole race as plain data: head, targets, results with every sample."""
-    targets = [{"name": t.name, "least": t.least, "measured": t.measured, "verdict": t.verdict, "detail": t.detail}
-               for t in evaluate(results)]
-    return {**head, "targets": targets,
-            "results": [{**r.as_dict(), "gb_s": gb_s(r)} for r in results]}
-
-
-def as_markdown(head: dict[str, Any], results: Sequence[Result]) -> str:
-    """The whole race as tables.
+class RaceReport(Report):
+    """The whole race.
 
     Parameters
     ----------
     head : dict
         ``machine`` as `benchmarks.gpu.machine.describe` gives it, ``commit``, ``command``.
     results : sequence of Result
-
-    Returns
-    -------
-    str
     """
-    machine = head["machine"]
-    device = ", ".join(f"{key} {value}" for key, value in machine["device"].items())
-    versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
-    lines = [
-        "# Race", "",
-        f"- Device: {device}",
-        f"- Host: {machine['processor']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}",
-        f"- Versions: {versions}",
-        f"- Commit: {head['commit']}",
-        f"- Command: `{head['command']}`", "",
-        "GB/s are 10^9 bytes to the device a second, median of the passes after warm-up, until the device was done. "
-        "Thread us an entry is processor time of the engine's own thread in those passes. Ratios are within this "
-        "run, on the same sources. Nothing here was measured on AMD hardware.", "",
-        "## Targets", "",
-    ]
-    rows = [[t.name, f"{t.least:g}", "" if t.measured is None else f"{t.measured:.4f}", t.verdict, t.detail]
-            for t in evaluate(results)]
-    lines += _table(["ratio", "at least", "measured", "", "cases"], rows)
-    for size in dict.fromkeys(r.case.size for r in results):
-        lines += _section(size, [r for r in results if r.case.size == size])
-    failed = [r for r in results if r.reason]
-    if failed:
-        lines += ["## Not measured", "", *_table(["case", "reason"], [[r.case.key, " ".join(r.reason.split())]
-                                                                     for r in failed])]
-    notes = dict.fromkeys(f"- {r.case.peer}: {note}" for r in results if r.case.consumer != "host" for note in r.notes)
-    if notes:
-        lines += ["## Notes", "", *notes, ""]
-    return "\n".join(lines)
 
+    def __init__(self, head: dict[str, Any], results: Sequence[Result]) -> None:
+        self.head = head
+        self.results = results
 
-def write(folder: Path, head: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write ``race.json`` and ``race.md``, each whole or not at all."""
-    for name, text in (("race.json", json.dumps(as_json(head, results), indent=1)),
-                       ("race.md", as_markdown(head, results))):
-        new = folder / f"{name}.new"
-        new.write_text(text + "\n")
-        new.replace(folder / name)
+    @property
+    def ok(self) -> bool:
+        """Whether every case was measured."""
+        return not any(result.reason for result in self.results)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return head, targets, results with every sample."""
+        targets = [{"name": t.name, "least": t.least, "measured": t.measured, "verdict": t.verdict, "detail": t.detail}
+                   for t in evaluate(self.results)]
+        return {**self.head, "targets": targets,
+                "results": [{**r.as_dict(), "gb_s": gb_s(r)} for r in self.results]}
+
+    def parts(self) -> list[str | Table]:
+        """Return targets, then a section for each size."""
+        head, results = self.head, self.results
+        machine = head["machine"]
+        device = ", ".join(f"{key} {value}" for key, value in machine["device"].items())
+        versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
+        targets = [[t.name, f"{t.least:g}", "" if t.measured is None else f"{t.measured:.4f}", t.verdict, t.detail]
+                   for t in evaluate(results)]
+        parts: list[str | Table] = [
+            "# Race",
+            f"- Device: {device}",
+            f"- Host: {machine['processor']}, {machine['cores']} cores, {machine['system']}, "
+            f"Python {machine['python']}",
+            f"- Versions: {versions}",
+            f"- Commit: {head['commit']}",
+            f"- Command: `{head['command']}`",
+            "GB/s are 10^9 bytes to the device a second, median of the passes after warm-up, until the device was "
+            "done. Thread us an entry is processor time of the engine's own thread in those passes. Ratios are within "
+            "this run, on the same sources. Nothing here was measured on AMD hardware.",
+            "## Targets",
+            Table(["ratio", "at least", "measured", "", "cases"], targets),
+        ]
+        for size in dict.fromkeys(r.case.size for r in results):
+            parts += _section(size, [r for r in results if r.case.size == size])
+        failed = [[r.case.key, " ".join(r.reason.split())] for r in results if r.reason]
+        if failed:
+            parts += ["## Not measured", Table(["case", "reason"], failed, left=2)]
+        notes = dict.fromkeys(f"- {r.case.peer}: {note}" for r in results if r.case.consumer != "host"
+                              for note in r.notes)
+        return [*parts, "## Notes", *notes] if notes else parts
+
+    def write_into(self, folder: Path) -> None:
+        """Write ``race.json`` and ``race.md``, each whole or not at all."""
+        write_json(folder / "race.json", self.as_dict())
+        write_whole(folder / "race.md", self.markdown())

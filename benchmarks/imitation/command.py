@@ -8,14 +8,12 @@ from benchmarks.imitation.platform import PLATFORMS, derive, imitate, load_recor
 from benchmarks.imitation.report import ImitationReport
 from strata import runtime
 from strata.errors import RuntimeNotFound, StrataError
-from strata.tools.cli.complaints import complain
-from strata.tools.files import unwritable, write_json
+from strata.tools.command import BAD_INPUT, FAILED, complain
+from strata.tools.files import unwritable
 from strata.tools.progress import Progress
 from strata.tools.replay import InputError, load_case
 
 __all__ = ["run"]
-
-_OK, _FAILED, _BAD_INPUT = 0, 1, 2
 
 
 def run(arguments: argparse.Namespace, progress: Progress) -> int:
@@ -31,19 +29,13 @@ def run(arguments: argparse.Namespace, progress: Progress) -> int:
         arms = imitate(case, costs, recorded, arguments.settings, repeat=arguments.repeat or 1,
                        say=progress)
     except (InputError, RuntimeNotFound) as error:
-        return complain("replay", progress, error, _BAD_INPUT)
+        return complain("strata replay", progress, error, BAD_INPUT)
     except (StrataError, MemoryError) as error:
-        return complain("replay", progress, error, _FAILED)
+        return complain("strata replay", progress, error, FAILED)
     finally:
         progress.clear()
     report = ImitationReport(arguments.imitate, case, costs, arms)
-    print(report)
-    if arguments.json is not None:
-        try:
-            write_json(arguments.json, report.as_dict())
-        except OSError as error:
-            return complain("replay", progress, error, _FAILED)
-    return _OK if report.ok else _FAILED
+    return report.hand_over("strata replay", progress, json=arguments.json)
 
 
 def _refused(arguments: argparse.Namespace) -> str | None:

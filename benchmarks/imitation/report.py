@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from typing import Any
 
-import strata
 from benchmarks.imitation.platform import Costs, Imitated
 from strata.settings import BatchSettings
 from strata.tools.replay.case import Case
-from strata.tools.replay.report import table
+from strata.tools.report import Report, environment
+from strata.tools.tables import Table, signed
 
 __all__ = ["ImitationReport"]
 
@@ -35,7 +33,7 @@ _ASSUMPTIONS = (
 )
 
 
-class ImitationReport:
+class ImitationReport(Report):
     """What an imitation found, over all of its arms.
 
     Parameters
@@ -100,8 +98,7 @@ class ImitationReport:
             },
             "assumptions": list(_ASSUMPTIONS),
             "arms": [self._arm(one) for one in self.arms],
-            "versions": {"strata": strata.__version__, "python": platform.python_version()},
-            "host": {"system": platform.platform(), "processors": os.cpu_count()},
+            **environment(),
         }
 
     def _arm(self, one: Imitated) -> dict[str, Any]:
@@ -123,11 +120,11 @@ class ImitationReport:
             "seconds": one.waited_s,
         }
 
-    def __str__(self) -> str:
-        """Tables for reading."""
+    def parts(self) -> list[str | Table]:
+        """Return the figures, as imitated and as measured, and what was taken for granted."""
         case, costs = self.case, self.costs
         names = ["/".join(map(str, _triple(one.arm.settings))) for one in self.arms]
-        lines = [
+        parts: list[str | Table] = [
             f"case {case.name}: {case.direct:,} direct and {case.staged:,} staged entries of {case.expert_bytes:,} "
             f"bytes, gpu_ring {case.gpu_ring}, host_ring {case.host_ring}",
             f"imitated: {self.imitates}, by waiting, over the software runtime: a dependency call takes "
@@ -137,36 +134,36 @@ class ImitationReport:
         ]
         rows = [[label, *(f"{getattr(one, name):.{digits}f}" for one in self.arms)] for name, label, digits in _FIGURES]
         rows.append(["copy stream idle, ms", *(f"{one.copy_idle_ms:.1f}" for one in self.arms)])
-        lines += table(["imitated", *names], rows)
-        lines.append("")
+        parts.append(Table(["imitated", *names], rows))
+        parts.append("")
         full = [self.without_idle(one) for one in self.arms]
-        lines += table(["imitated, no idle", *names], [
-            [label, *(f"{figures[name]:.{digits}f}" for figures in full)] for name, label, digits in _FIGURES])
-        lines.append("")
+        parts.append(Table(["imitated, no idle", *names], [
+            [label, *(f"{figures[name]:.{digits}f}" for figures in full)] for name, label, digits in _FIGURES]))
+        parts.append("")
         measured = [one.recorded for one in self.arms]
-        lines += table(["measured there", *names], [
+        parts.append(Table(["measured there", *names], [
             [label, *("-" if figures is None else f"{getattr(figures, name):.{digits}f}" for figures in measured)]
             for name, label, digits in _FIGURES
-        ])
+        ]))
         columns = ("imitated", "without_idle", "measured")
         for one, name in zip(self.arms[1:], names[1:], strict=True):
             changes = self.changes(one)
-            lines.append("")
-            lines += table([f"{name} against {names[0]}", "imitated", "no idle", "measured there"], [
-                [label, *(_signed(changes[figure][column]) for column in columns)] for figure, label, _ in _FIGURES])
-        lines.append("")
+            parts.append("")
+            parts.append(Table([f"{name} against {names[0]}", "imitated", "no idle", "measured there"], [
+                [label, *(signed(changes[figure][column]) for column in columns)] for figure, label, _ in _FIGURES]))
+        parts.append("")
         counted = dict.fromkeys(name for one in self.arms for name in one.arm.expected)
-        lines += table(["counter", *(text for name in names for text in (name, "expected"))], [
+        parts.append(Table(["counter", *(text for name in names for text in (name, "expected"))], [
             [name, *(text for one in self.arms
                      for text in (f"{getattr(one.arm.counters, name):,}", f"{one.arm.expected.get(name, 0):,}"))]
             for name in counted
-        ])
-        lines += ["", "taken for granted:", *(f"- {text}" for text in _ASSUMPTIONS), ""]
+        ]))
+        parts += ["", "taken for granted:", *(f"- {text}" for text in _ASSUMPTIONS), ""]
         for one, name in zip(self.arms, names, strict=True):
             for counter, (actual, expected) in one.arm.mismatches.items():
-                lines.append(f"{name}: {counter} is {actual:,}, expected {expected:,}")
-        lines.append("ok: every counter matches" if self.ok else "FAILED")
-        return "\n".join(lines)
+                parts.append(f"{name}: {counter} is {actual:,}, expected {expected:,}")
+        parts.append("ok: every counter matches" if self.ok else "FAILED")
+        return parts
 
 
 def _triple(settings: BatchSettings) -> list[int]:
@@ -175,7 +172,3 @@ def _triple(settings: BatchSettings) -> list[int]:
 
 def _percent(value: float, base: float) -> float | None:
     return None if base == 0 else (value / base - 1) * 100
-
-
-def _signed(percent: float | None) -> str:
-    return "-" if percent is None else f"{percent:+.1f} %"

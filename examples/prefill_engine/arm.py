@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class OutputsDiffer(RuntimeError):
 
 def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3, *, walk: str = "all",
               streamer: str = "strata", shape: str = "default", checkpoint: Path | None = None,
-              **sizes: Any) -> dict[str, Any]:
+              say: Callable[[str], None] = lambda text: None, **sizes: Any) -> dict[str, Any]:
     """Measure one setting.
 
     Parameters
@@ -42,6 +43,8 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
         As `examples.prefill_engine.config.config_from`.
     checkpoint : Path, optional
         Default: in the user's cache.
+    say : callable, optional
+        Called with a line of progress.
 
     Returns
     -------
@@ -61,13 +64,15 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     if warmups < 0 or samples < 1:
         raise InputError(f"warmups is {warmups} and samples {samples}: 0 or more and 1 or more are wanted")
     model, run = config_from(shape, **sizes)
-    opened = open_checkpoint(model, checkpoint)
+    opened = open_checkpoint(model, checkpoint, say=say)
     prints: set[str] = set()
     measured = []
+    say("loading the experts")
     with Engine(opened, run, strata.BatchSettings(*settings), streamer=streamer) as engine:
         ids = prompt(model, run.tokens)
         for number in range(warmups + samples):
             gc.collect()
+            say(f"request {number + 1} of {warmups + samples}, {warmups} of them to warm up")
             outcome = engine.prefill(ids, walk)
             prints.add(outcome.fingerprint())
             if number >= warmups:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
+import threading
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,19 @@ import numpy.typing as npt
 from examples.prefill_engine.config import ModelConfig
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.tensor_file import TensorFile, write_tensors
+from strata.tools.files import cache_home
 
-__all__ = ["PROJECTIONS", "Checkpoint", "default_path", "expert_name", "open_checkpoint", "tensor_shapes"]
+__all__ = [
+    "PROJECTIONS", "Checkpoint", "checkpoint_size", "default_path", "expert_name", "open_checkpoint", "tensor_shapes",
+]
 
 #: Parts of an expert, in the order in which they lie in a slot. The files have them in the order of their names.
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
+_MOST_JSON = 200_000_000  # bytes: a device node has no end
+_HEADER_BYTES = 250  # of a tensor, at most, in its file's header and in the index
 
 _Float32 = npt.NDArray[np.float32]
 
@@ -37,6 +44,16 @@ def expert_name(layer: int, expert: int, projection: str) -> str:
 
 def tensor_shapes(model: ModelConfig, layer: int | None) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a layer's tensors; of those outside the layers for None."""
+    named = _dense_shapes(model, layer)
+    if layer is not None:
+        for expert in range(model.experts):
+            for projection in PROJECTIONS:
+                named[expert_name(layer, expert, projection)] = _projection_shape(model, projection)
+    return named
+
+
+def _dense_shapes(model: ModelConfig, layer: int | None) -> dict[str, tuple[int, ...]]:
+    """The same without the routed experts."""
     hidden = model.hidden
     if layer is None:
         return {"model.embed_tokens.weight": (model.vocab, hidden), "model.norm.weight": (hidden,),
@@ -64,11 +81,20 @@ def tensor_shapes(model: ModelConfig, layer: int | None) -> dict[str, tuple[int,
         "mlp.shared_expert.up_proj.weight": (model.shared_width, hidden),
         "mlp.shared_expert.down_proj.weight": (hidden, model.shared_width),
     }
-    named = {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
-    for expert in range(model.experts):
-        for projection in PROJECTIONS:
-            named[expert_name(layer, expert, projection)] = _projection_shape(model, projection)
-    return named
+    return {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
+
+
+def checkpoint_size(model: ModelConfig) -> tuple[int, int]:
+    """Return how many tensors the model has, and the bytes of their values, without listing them."""
+    full = model.layers // model.full_every
+    tensors = nbytes = 0
+    for layer, count in ((None, 1), (model.full_every - 1, full), (0, model.layers - full)):
+        if count:
+            shapes = _dense_shapes(model, layer).values()
+            tensors += count * len(shapes)
+            nbytes += count * 4 * sum(math.prod(shape) for shape in shapes)
+    experts = model.layers * model.experts
+    return tensors + experts * len(PROJECTIONS), nbytes + experts * model.expert_bytes
 
 
 class Checkpoint:
@@ -100,6 +126,10 @@ class Checkpoint:
         weight_map = _read_json(path / _INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise InputError(f"{path / _INDEX} has no weight_map")
+        tensors, _ = checkpoint_size(self.model)
+        if tensors > 2 * len(weight_map):  # one that is missing is named below; 10**12 of them shall not be listed
+            raise InputError(
+                f"{path / _INDEX} names {len(weight_map):,} tensors; the model of {_CONFIG} has {tensors:,}")
         self._files: dict[str, TensorFile] = {}
         self._where: dict[str, str] = weight_map
         self._tensors: dict[str, _Float32] = {}
@@ -122,8 +152,7 @@ class Checkpoint:
     def dense(self, layer: int | None) -> dict[str, _Float32]:
         """A layer's tensors by name without its prefix, routed experts left out; those outside for None."""
         prefix = "" if layer is None else f"model.layers.{layer}."
-        return {name[len(prefix):]: self._tensors[name] for name in tensor_shapes(self.model, layer)
-                if ".mlp.experts." not in name}
+        return {name[len(prefix):]: self._tensors[name] for name in _dense_shapes(self.model, layer)}
 
     def expert(self, layer: int, expert: int) -> list[_Float32]:
         """An expert's gate, up and down: its segments, in the order of a slot."""
@@ -132,12 +161,12 @@ class Checkpoint:
 
 def default_path(model: ModelConfig) -> Path:
     """Folder in the user's cache for the checkpoint of this shape and seed."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = zlib.crc32(json.dumps(model.as_dict(), sort_keys=True).encode())
-    return Path(cache) / "strata" / "prefill_engine" / f"{model.layers}x{model.experts}-{digest:08x}"
+    return cache_home() / "strata" / "prefill_engine" / f"{model.layers}x{model.experts}-{digest:08x}"
 
 
-def open_checkpoint(model: ModelConfig, path: Path | None = None) -> Checkpoint:
+def open_checkpoint(model: ModelConfig, path: Path | None = None, *,
+                    say: Callable[[str], None] = lambda text: None) -> Checkpoint:
     """Open the checkpoint of this shape and seed; write it first where there is none.
 
     Parameters
@@ -145,18 +174,24 @@ def open_checkpoint(model: ModelConfig, path: Path | None = None) -> Checkpoint:
     model : ModelConfig
     path : Path, optional
         Default: `default_path`.
+    say : callable, optional
+        Called with a line of progress while it is written.
 
     Raises
     ------
     InputError
-        As `Checkpoint`, or if what lies there has another shape or seed.
+        As `Checkpoint`; or what lies there has another shape or seed; or there is no place for it. Nothing
+        half-written is left then, nor after Ctrl-C or SIGTERM.
     """
     path = default_path(model) if path is None else path
-    if not path.exists():
+    if not os.path.exists(path):
         try:
-            _write(model, path)
-        except OSError as problem:
-            raise InputError(f"the checkpoint {path} cannot be written: {problem}") from None
+            _write(model, path, say)
+        except InputError:
+            raise
+        except (OSError, ValueError, MemoryError) as problem:  # a NUL in the path; a tensor larger than the memory
+            raise InputError(f"the checkpoint {str(path)!r:.200} cannot be written: "
+                             f"{getattr(problem, 'strerror', None) or problem}") from None
     checkpoint = Checkpoint(path)
     wanted, found = model.as_dict(), checkpoint.model.as_dict()
     other = [f"{name} {found[name]} (asked for: {wanted[name]})" for name in wanted if wanted[name] != found[name]]
@@ -165,25 +200,38 @@ def open_checkpoint(model: ModelConfig, path: Path | None = None) -> Checkpoint:
     return checkpoint
 
 
-def _write(model: ModelConfig, path: Path) -> None:
+def _write(model: ModelConfig, path: Path, say: Callable[[str], None]) -> None:
     """Write beside the place and rename: nobody ever sees half a checkpoint."""
+    tensors, nbytes = checkpoint_size(model)
+    _check_space(path, nbytes + tensors * _HEADER_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=path.name + ".", dir=path.parent))
+    folder = Path(tempfile.mkdtemp(prefix=".checkpoint-", dir=path.parent))
+    stop = threading.Event()
     try:
         total = model.layers + 1
         groups: tuple[int | None, ...] = (*range(model.layers), None)
         names = [f"model-{k:05d}-of-{total:05d}.safetensors" for k in range(1, total + 1)]
         weight_map: dict[str, str] = {}
 
+        def fill(name: str, values: _Float32) -> None:
+            if stop.is_set():
+                raise InterruptedError
+            _fill(model, name, values)
+
         def write(group: int | None, name: str) -> None:
-            write_tensors(folder / name, tensor_shapes(model, group), partial(_fill, model))
+            write_tensors(folder / name, tensor_shapes(model, group), fill)
 
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             running = [pool.submit(write, group, name) for group, name in zip(groups, names, strict=True)]
-            for group, name in zip(groups, names, strict=True):
-                weight_map.update(dict.fromkeys(tensor_shapes(model, group), name))
-            for written in running:
-                written.result()
+            try:
+                for number, (group, name, written) in enumerate(zip(groups, names, running, strict=True), 1):
+                    say(f"writing the checkpoint, {nbytes / 1e9:.2f} GB: file {number} of {total}")
+                    weight_map.update(dict.fromkeys(tensor_shapes(model, group), name))
+                    written.result()
+            except BaseException:
+                stop.set()  # the pool waits for its threads, which else would write to the end
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         (folder / _INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
         (folder / _CONFIG).write_text(json.dumps(model.as_dict(), indent=1) + "\n")
         try:
@@ -194,6 +242,15 @@ def _write(model: ModelConfig, path: Path) -> None:
             # Another process was first; its files are the same.
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_space(path: Path, nbytes: int) -> None:
+    there = path.parent
+    while not os.path.exists(there) and there != there.parent:
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if nbytes > free:
+        raise InputError(f"the checkpoint {str(path)!r:.200} takes {nbytes:,} bytes, and {free:,} are free there")
 
 
 def _fill(model: ModelConfig, name: str, values: _Float32) -> None:
@@ -219,8 +276,14 @@ def _projection_shape(model: ModelConfig, projection: str) -> tuple[int, int]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as problem:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_JSON + 1)
+        if len(text) > _MOST_JSON:
+            raise InputError(f"{path} is longer than {_MOST_JSON:,} bytes")
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError) as problem:
+        if isinstance(problem, InputError):
+            raise
         raise InputError(f"{path}: {problem}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}; an object is wanted")

@@ -9,11 +9,15 @@ from examples.prefill_engine.errors import InputError
 
 __all__ = ["SHAPES", "ModelConfig", "RunConfig", "config_from"]
 
+#: No size is larger: what is made of three of them still is a number that can be printed.
+_MOST = 2**40
+_MOST_SEED = 2**64 - 1
+_MOST_WORKERS = 64  # as `strata.ExpertStreamer`
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}: an integer from {least} is wanted")
+def _in_range(name: str, value: object, least: int, most: int = _MOST) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"{name} is {value!r:.60}: an integer from {least} to {most} is wanted")
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            least = 0 if field.name == "seed" else 1
-            _at_least(field.name, getattr(self, field.name), least)
+            least, most = (0, _MOST_SEED) if field.name == "seed" else (1, _MOST)
+            _in_range(field.name, getattr(self, field.name), least, most)
         if self.top_k > self.experts:
             raise InputError(f"top_k is {self.top_k} and experts {self.experts}: a token takes at most all experts")
         if self.attention_heads % self.kv_heads:
@@ -111,10 +115,11 @@ class RunConfig:
     pinned_share: float = 0.7
 
     def __post_init__(self) -> None:
-        for name in ("chunk", "gpu_ring", "host_ring", "workers"):
-            _at_least(name, getattr(self, name), 1)
+        for name in ("chunk", "gpu_ring", "host_ring"):
+            _in_range(name, getattr(self, name), 1)
+        _in_range("workers", self.workers, 1, _MOST_WORKERS)
         for name in ("tokens", "short_below", "cache_slots"):
-            _at_least(name, getattr(self, name), 0)
+            _in_range(name, getattr(self, name), 0)
         if not 0.0 <= self.pinned_share <= 1.0:
             raise InputError(f"pinned_share is {self.pinned_share}: 0 to 1 is allowed")
 

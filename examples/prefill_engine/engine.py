@@ -175,6 +175,7 @@ class _Prefill:
         self._ids = ids
         self._walk = walk
         self._states = [self._fresh_state(layer) for layer in range(self._model.layers)]
+        self._positions: list[npt.NDArray[np.int64]] = []
         self._residuals: list[Array] = []
         self._routing: list[list[Routing]] = [[] for _ in range(self._model.layers)]
         self._counters = strata.Counters()
@@ -197,6 +198,7 @@ class _Prefill:
         for first in range(0, len(self._ids), self._engine.run.chunk):
             ids = self._ids[first:first + self._engine.run.chunk]
             positions = Positions.of(self._model, first, len(ids), self._ops)
+            self._positions.append(positions.at)
             device_ids = self._ops.asarray(ids)
             self._backend.submit(partial(self._embed, device_ids))
             walk = self._engine._open_walk(len(ids), self._walk)
@@ -284,5 +286,6 @@ class _Prefill:
             for layer, state in enumerate(self._states) if isinstance(state, GdnState)}
         return Outcome(
             tokens=len(self._ids), first_token=token, counters=self._counters, refill_counters=refill, **seconds,
+            ids=self._ids, positions=np.concatenate(self._positions),
             residual=np.concatenate([host(r) for r in self._residuals]),
             routing=[Routing.join(chunks) for chunks in self._routing], gdn=gdn)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from examples.prefill_engine.backend import Array, Ops
 from examples.prefill_engine.config import ModelConfig
@@ -47,8 +48,12 @@ class AttentionState:
 
 @dataclass
 class Positions:
-    """What depends on a chunk's place alone: rotary angles, and which keys a query must not see."""
+    """What depends on a chunk's place alone: rotary angles, and which keys a query must not see.
 
+    `at` are the positions themselves, (tokens,) int64 on the host.
+    """
+
+    at: npt.NDArray[np.int64]
     cosine: Array
     sine: Array
     hidden: Array
@@ -56,11 +61,11 @@ class Positions:
     @classmethod
     def of(cls, model: ModelConfig, first: int, tokens: int, ops: Ops) -> Positions:
         """For the chunk of `tokens` tokens from token `first`."""
-        at = np.arange(first, first + tokens)
+        at = np.arange(first, first + tokens, dtype=np.int64)
         frequencies = ROPE_BASE ** (-np.arange(0, model.rotary_dim, 2) / model.rotary_dim)
         angles = np.concatenate([np.outer(at, frequencies)] * 2, axis=1)
         later = np.arange(first + tokens)[None, :] > at[:, None]
-        return cls(ops.asarray(np.cos(angles).astype(np.float32)), ops.asarray(np.sin(angles).astype(np.float32)),
+        return cls(at, ops.asarray(np.cos(angles).astype(np.float32)), ops.asarray(np.sin(angles).astype(np.float32)),
                    ops.asarray(later))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,8 @@ class Outcome:
     ----------
     tokens, first_token : int
         Length of the prompt, and the id that would come next.
+    ids, positions : (tokens,) int64
+        The prompt, and where each token stood when it was computed.
     residual : (tokens, hidden) float32
         The residual stream after the last layer.
     routing : list of Routing
@@ -64,6 +67,8 @@ class Outcome:
 
     tokens: int
     first_token: int
+    ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     residual: npt.NDArray[np.float32]
     routing: list[Routing]
     gdn: dict[int, dict[str, npt.NDArray[np.float32]]]
@@ -77,6 +82,21 @@ class Outcome:
     def tokens_per_second(self) -> float:
         """Prompt tokens a second, filling the lent slots again included."""
         return self.tokens / self.prefill_s
+
+    def position_records(self) -> list[bytes]:
+        """One a token: its position, its id, and SHA-256 of what was computed there.
+
+        Notes
+        -----
+        ``<qq``, then 32 bytes: of the row of the residual stream, and of every layer's choices and their weights.
+        """
+        chosen = np.stack([routing.chosen for routing in self.routing], axis=1)
+        shares = np.stack([routing.shares for routing in self.routing], axis=1)
+        return [
+            struct.pack("<qq", position, token)
+            + hashlib.sha256(self.residual[k].tobytes() + chosen[k].tobytes() + shares[k].tobytes()).digest()
+            for k, (position, token) in enumerate(zip(self.positions.tolist(), self.ids.tolist(), strict=True))
+        ]
 
     def routing_fingerprints(self) -> list[str]:
         """One a layer."""

@@ -94,11 +94,19 @@ def make_streamer(name: str, backend: Backend, slot_bytes: int, first_slot: int,
     run : RunConfig
     settings : strata.BatchSettings
         *torch-ring* has no use for them: it has one dependency an entry.
+
+    Raises
+    ------
+    InputError
+        strata refuses one of the sizes.
     """
     if name == "torch-ring":
         from examples.prefill_engine.torch_ring import TorchRing
 
         lent = range(first_slot, first_slot + len(addresses))
         return TorchRing([backend.slot(index) for index in lent], backend.torch_stream)
-    return strata.ExpertStreamer(slot_bytes, slots=addresses, compute_stream=backend.stream, host_ring=run.host_ring,
-                                 workers=run.workers, settings=settings, timing=True)
+    try:
+        return strata.ExpertStreamer(slot_bytes, slots=addresses, compute_stream=backend.stream,
+                                     host_ring=run.host_ring, workers=run.workers, settings=settings, timing=True)
+    except ValueError as problem:  # a host ring that is larger than the memory, say
+        raise InputError(str(problem)) from None

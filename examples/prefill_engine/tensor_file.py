@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +22,7 @@ __all__ = ["TensorFile", "write_tensors"]
 
 _LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000
+_MAX_DIMENSIONS = 32
 _DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 _Float32 = npt.NDArray[np.float32]
@@ -72,8 +75,12 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise InputError(f"{path} is no regular file")
             self._bytes: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
-        except (OSError, ValueError) as problem:  # an empty file cannot be mapped
+        except (OSError, ValueError) as problem:  # an empty file cannot be mapped; a NUL in the name
+            if isinstance(problem, InputError):
+                raise
             raise InputError(f"{path}: {problem}") from None
         size = len(self._bytes)
         length = int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
@@ -84,15 +91,13 @@ class TensorFile:
         try:
             header = json.loads(self._bytes[_LENGTH_BYTES:self._data].tobytes())
             header.pop("__metadata__", None)
-            self._entries = {name: (str(entry["dtype"]), tuple(int(n) for n in entry["shape"]),
-                                    int(entry["data_offsets"][0]), int(entry["data_offsets"][1]))
-                             for name, entry in header.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
+            self._entries = {name: _entry(entry) for name, entry in header.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as problem:
             raise InputError(f"{path}: its header cannot be read ({type(problem).__name__}: {problem})") from None
         covered = 0
         for name, (dtype, shape, begin, end) in sorted(self._entries.items(), key=lambda item: item[1][2:]):
             wanted = math.prod(shape) * _DTYPES.get(dtype, 0)
-            if begin != covered or end - begin != wanted or min(shape, default=0) < 0:
+            if begin != covered or end - begin != wanted:
                 raise InputError(f"{path}: tensor {name} ({dtype}, shape {shape}) claims bytes {begin} to {end}; "
                                  f"{wanted} bytes from {covered} are wanted")
             covered = end
@@ -117,3 +122,16 @@ class TensorFile:
         if dtype != "F32" or actual != shape:
             raise InputError(f"{self.path}: tensor {name} is {dtype} of shape {actual}; F32 of shape {shape} is wanted")
         return self._bytes[self._data + begin:self._data + end].view("<f4").reshape(shape)
+
+
+def _entry(entry: dict[str, object]) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape, begin and end of a tensor's entry; none of them is so large that it cannot be printed."""
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if (not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS
+            or not isinstance(offsets, list) or len(offsets) != 2):
+        raise ValueError(f"shape {shape!r:.60} and data_offsets {offsets!r:.60}: lists are wanted, of at most "
+                         f"{_MAX_DIMENSIONS} and of 2 integers")
+    for number in (*shape, *offsets):
+        if type(number) is not int or not 0 <= number < 2**62:
+            raise ValueError(f"{number!r:.60}: an integer from 0 to 2**62 - 1 is wanted")
+    return str(entry["dtype"]), tuple(shape), offsets[0], offsets[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,8 +17,10 @@ from examples.prefill_engine.engine import Engine, Tap, prompt
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.host_experts import HostExperts
 from examples.prefill_engine.outcome import Outcome
+from strata.tools.report import Report
+from strata.tools.tables import Table
 
-__all__ = ["ArmRun", "Line", "check_models", "compare", "dependencies", "run_arm", "table"]
+__all__ = ["ArmRun", "Line", "VerifyReport", "check_models", "compare", "dependencies", "run_arm"]
 
 #: Identical requests an arm and walk.
 REQUESTS = 2
@@ -113,7 +116,7 @@ def compare(control: ArmRun, optimized: ArmRun) -> list[Line]:
     for walk in control.outcomes:
         a, b = control.outcomes[walk], optimized.outcomes[walk]
         lines += [Line(walk, *found) for found in (
-            *_residuals(a, b), _routing(a, b), *_gdn(a, b), _first_tokens(a, b),
+            *_residuals(a, b), *_positions(a, b), _routing(a, b), *_gdn(a, b), _first_tokens(a, b),
             _transfers(a, b, same_streamer), _fences(a, b), _repeats(a, b))]
     lines += [Line("", *_cache(control, optimized, which)) for which in ("retained", "lent")]
     if len(control.outcomes) > 1:
@@ -121,14 +124,48 @@ def compare(control: ArmRun, optimized: ArmRun) -> list[Line]:
     return lines
 
 
-def table(lines: Sequence[Line]) -> str:
-    """The report as text."""
-    width = max(len(line.name) for line in lines)
-    rows = [f"{line.walk or 'both':<7}{line.name:<{width}}  {'equal' if line.equal else 'DIFFERENT':<10} {line.detail}"
-            for line in lines]
-    different = sum(not line.equal for line in lines)
-    rows.append(f"{len(lines)} lines equal" if not different else f"{different} of {len(lines)} lines DIFFERENT")
-    return "\n".join(rows)
+class VerifyReport(Report):
+    """Lines that are equal or not, and how many dependency calls each arm made.
+
+    Parameters
+    ----------
+    head : str
+        What was compared.
+    lines : sequence of Line
+    saved : dict of str to dict of str to int, optional
+        Dependency calls by arm, *control* and *optimized*, and walk.
+    data : dict, optional
+        What else goes into the JSON.
+    """
+
+    def __init__(self, head: str, lines: Sequence[Line], saved: Mapping[str, Mapping[str, int]] | None = None,
+                 data: Mapping[str, Any] | None = None) -> None:
+        self.head = head
+        self.lines = lines
+        self.saved = saved or {"control": {}, "optimized": {}}
+        self.data = data or {}
+
+    @property
+    def ok(self) -> bool:
+        """Whether every line is equal."""
+        return all(line.equal for line in self.lines)
+
+    def parts(self) -> list[str | Table]:
+        """Return the lines, and the calls that were saved."""
+        rows = [[line.walk or "both", line.name, "equal" if line.equal else "DIFFERENT", line.detail]
+                for line in self.lines]
+        different = sum(not line.equal for line in self.lines)
+        return [
+            self.head, "", Table(["walk", "compared", "", ""], rows, left=4), "",
+            f"{len(rows)} lines equal" if not different else f"{different} of {len(rows)} lines DIFFERENT",
+            *(f"dependency calls, walk {walk}: {count:,} -> {self.saved['optimized'][walk]:,}"
+              for walk, count in self.saved["control"].items()),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return verdict, lines, calls and what else was given."""
+        return {"equal": self.ok, "lines": [line.as_dict() for line in self.lines], "dependency_calls": self.saved,
+                **self.data}
 
 
 def dependencies(arm: ArmRun) -> dict[str, int]:
@@ -169,6 +206,13 @@ def _residuals(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
     return [("residual floats, bitwise", same == x.size, f"{same:,} of {x.size:,}"),
             ("max absolute difference", largest == 0.0, f"{largest:g}"),
             ("NaN or Inf", odd == 0, f"{odd:,} of {x.size + y.size:,}")]
+
+
+def _positions(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
+    x, y = ([record for o in arm for record in o.position_records()] for arm in (a, b))
+    p, q = (hashlib.sha256(b"".join(records)).hexdigest() for records in (x, y))
+    return [_count("position records (tokens x requests)", x, y),
+            ("SHA256 of position records", p == q, p if p == q else f"{p} and {q}")]
 
 
 def _routing(a: list[Outcome], b: list[Outcome]) -> _Found:

@@ -57,6 +57,7 @@ def main() -> None:
             {
                 "pp_tok_s": mine["tokens"] / wall * 1e3,
                 "run_wall_ms": wall,
+                "done_prefill_ms": wall + 5,
                 "ttft_ms": wall + 10,
                 "copy_wait_ms": mine["copy_wait"],
                 "stall": mine.get("stall", {"wait_window": 0.25}),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ab import memory
+from benchmarks.ab import Protocol, memory, protocol
 from strata.tools.cli import main
 
 
@@ -85,8 +85,8 @@ def test_overlapping_samples_are_named(planned, bench_command, tmp_path: Path, c
     out = tmp_path / "out.json"
     planned.set("8,16,16", walls=[[50.0, 50.0, 50.0], [50.0, 50.0, 100.0]], copy_wait=8.0)
     assert main(bench_command("--json", str(out))) == 0
-    assert json.loads(out.read_text())["arms"][1]["overlaps_first_arm"] == ["pp_tok_s", "run_wall_ms", "ttft_ms"]
-    assert "may be chance: PP, tok/s; run wall, ms; TTFT, ms." in capsys.readouterr().out
+    assert json.loads(out.read_text())["arms"][1]["overlaps_first_arm"] == ["pp_tok_s", "run_wall_ms", "done_prefill_ms", "ttft_ms"]
+    assert "may be chance: PP, tok/s; run wall, ms; DONE prefill, ms; TTFT, ms." in capsys.readouterr().out
 
 
 def test_a_single_sample_is_no_evidence(planned, bench_command, capsys) -> None:
@@ -202,6 +202,65 @@ def test_one_file_for_both_reports_is_refused(bench_command, tmp_path, capsys) -
     file = str(tmp_path / "out")
     assert main(bench_command("--json", file, "--markdown", file)) == 2
     assert f"--json and --markdown are both {file!r}" in capsys.readouterr().err
+
+
+def test_medians_by_process_and_the_row_of_done_prefill(planned, bench_command, tmp_path: Path, capsys) -> None:
+    out, text = tmp_path / "out.json", tmp_path / "out.md"
+    planned.set("8,16,16", walls=[[50.0, 51.0, 60.0], [40.0, 41.0, 42.0]])
+    assert main(bench_command("--json", str(out), "--markdown", str(text))) == 0
+    control, optimized = json.loads(out.read_text())["arms"]
+    assert [process["median"]["run_wall_ms"] for process in control["processes"]] == [101.0, 104.0]
+    assert [process["median"]["run_wall_ms"] for process in optimized["processes"]] == [51.0, 41.0]
+    assert control["median"]["done_prefill_ms"] == 107.5  # walls and 5: between 102 and 103
+    assert optimized["median"]["done_prefill_ms"] == pytest.approx(51.0)
+    written = text.read_text()
+    assert "| median | 1/1/1, process 1 | 8/16/16, process 1 | 1/1/1, process 2 | 8/16/16, process 2 |" in written
+    assert "| run wall, ms | 101.0 | 51.0 | 104.0 | 41.0 |" in written
+    assert "| DONE prefill, ms | 106.0 | 56.0 | 109.0 | 46.0 |" in written
+    assert "DONE prefill, ms" in capsys.readouterr().out
+
+
+def test_no_change_is_printed_where_samples_overlap(planned, bench_command, tmp_path: Path) -> None:
+    text = tmp_path / "out.md"
+    planned.set("8,16,16", walls=[[50.0, 50.0, 50.0], [50.0, 50.0, 100.0]], copy_wait=8.0)
+    assert main(bench_command("--markdown", str(text))) == 0
+    rows = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in text.read_text().splitlines()
+            if line.startswith("| ")}
+    assert rows["copy wait, ms"] == "8.0"  # of the last table with this row: medians by process
+    changes = [line for line in text.read_text().splitlines() if "no change" in line]
+    assert [line.split("|")[1].strip() for line in changes] == [
+        "PP, tok/s", "run wall, ms", "DONE prefill, ms", "TTFT, ms"]
+    assert "+14.3 %" in text.read_text()  # copy wait, whose samples lie apart
+
+
+def test_what_was_run_is_a_table_and_no_dict(planned, bench_command, capsys) -> None:
+    assert main(bench_command("--processes", "1")) == 0
+    printed = capsys.readouterr().out
+    assert "{" not in printed.replace(planned.command, "")
+    assert [line.split() for line in printed.splitlines() if line.startswith(("model", "seed", "walk"))] == [
+        ["model.layers", "4"], ["model.experts", "8"], ["seed", "3"], ["walk", "all"]]
+
+
+def test_the_protocols_numbers() -> None:
+    """As the reference has them: two processes, 2 + 3 requests, memory every 0.5 s, a floor of 2 GiB."""
+    protocol = Protocol()
+    assert (protocol.processes, protocol.warmups, protocol.samples) == (2, 2, 3)
+    assert (protocol.interval_s, protocol.min_available) == (0.5, 2 * 2**30)
+
+
+def test_memory_is_watched_with_the_protocols_numbers(planned, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floor is 2 GiB where the command is given none, and looks come every 0.5 s."""
+    seen = []
+
+    def watched(command, watch, *, interval_s, timeout_s):
+        seen.append((watch.floor, interval_s, timeout_s))
+        raise protocol.WorkloadError("stopped")
+
+    monkeypatch.setattr(protocol, "run_process", watched)
+    assert main(["bench", "--workload", planned.command]) == 1
+    assert seen == [(2 * 2**30, 0.5, 3600.0)]
+
+
 def test_the_engine_is_refused_where_there_is_no_checkout(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "--only", "--settings", "1,1,1"]) == 2

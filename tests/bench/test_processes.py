@@ -87,3 +87,30 @@ def test_a_process_that_takes_too_long_is_ended(hanging) -> None:
     reader.join(_LIMIT_S)
     assert pids
     assert [gone(pid) for pid in pids] == [True, True]
+
+
+def test_memory_is_looked_at_before_anything_is_started(planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short memory is found before the first process makes it shorter."""
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: started.append(arguments))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
+    with pytest.raises(WatchdogError):
+        run_process(command(planned), MemoryWatch(2**30), interval_s=0.02, timeout_s=_LIMIT_S)
+    assert started == []
+
+
+def test_looks_at_the_memory_come_as_often_as_asked_for(hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    wait = subprocess.Popen.wait
+
+    def waited(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        return wait(self, 0.01) if len(waits) < 4 else wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", waited)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40 if len(waits) < 3 else 0))
+    reader = threading.Thread(target=read_pids, args=(hanging,), daemon=True)
+    reader.start()
+    with pytest.raises(WatchdogError, match="is available"):
+        run_process(command(hanging), MemoryWatch(2**30), interval_s=0.5, timeout_s=_LIMIT_S)
+    assert waits[:3] == [0.5] * 3

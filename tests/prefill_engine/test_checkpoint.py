@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from examples.prefill_engine.checkpoint import Checkpoint, expert_name, open_checkpoint
+from examples.prefill_engine import checkpoint as checkpoint_module
+from examples.prefill_engine.checkpoint import Checkpoint, checkpoint_size, expert_name, open_checkpoint, tensor_shapes
 from examples.prefill_engine.config import config_from
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.tensor_file import TensorFile, write_tensors
+from tests.support.scripts import environment
 
 LAYER_0 = "model-00001-of-00005.safetensors"
 
@@ -169,3 +179,133 @@ def test_the_reference_shape() -> None:
     model, run = config_from("reference")
     assert (model.layers, model.experts, model.expert_bytes, run.tokens) == (48, 512, 1_382_400, 4205)
     assert model.layers * model.experts - (run.cache_slots - run.gpu_ring) == 19_651
+
+
+# --- files that mean harm, and machines that are small ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["shape", "data_offsets"])
+@pytest.mark.parametrize("value", ["[1e999, 1]", "[1, -1]", "[true, 1]", '["16", 32]', "[4e3, 1]", "7", "null",
+                                   "[" + "9" * 400 + ", 1]", "[" + "1, " * 40 + "1]", "[" * 100_000])
+def test_a_header_that_means_harm(copied: Path, field: str, value: str) -> None:
+    name = expert_name(0, 3, "up_proj")
+    rewrite_header(copied / LAYER_0, lambda header: header[name].__setitem__(field, "HERE"))
+    content = (copied / LAYER_0).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    text = content[8:8 + length].replace(b'"HERE"', value.encode())
+    (copied / LAYER_0).write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length:])
+    with pytest.raises(InputError, match=LAYER_0):
+        Checkpoint(copied)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"layers": 1e999}', '{"layers": ' + "9" * 5000 + "}", "\xff", "", "[]",
+                                  '{"weight_map": 1e999}', '{"hidden": -1}'])
+def test_a_config_that_means_harm(copied: Path, name: str, text: str) -> None:
+    (copied / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError):
+        Checkpoint(copied)
+
+
+@pytest.mark.parametrize("field", ["experts", "layers", "hidden", "vocab", "expert_width", "gdn_heads"])
+@pytest.mark.parametrize("value", [10**12, 2**40, 10**30, 1e999, True, "4", None])
+def test_a_config_of_another_size_takes_no_memory(copied: Path, field: str, value: object) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, field: value}))
+    with pytest.raises(InputError):
+        Checkpoint(copied)
+
+
+@pytest.mark.parametrize("file", ["layer\0", "../up", "/etc/passwd", "n" * 300, "", 7, None, "folder", "fifo"])
+def test_names_of_files_that_mean_harm(copied: Path, file: object) -> None:
+    (copied / "folder").mkdir()
+    os.mkfifo(copied / "fifo")
+    index = copied / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"][expert_name(0, 3, "up_proj")] = file
+    index.write_text(json.dumps(content))
+    with pytest.raises(InputError):
+        Checkpoint(copied)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "n" * 300])
+def test_a_path_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        open_checkpoint(config_from("tiny")[0], tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_size_is_known_without_a_list(tiny_path: Path) -> None:
+    model = config_from("tiny")[0]
+    shapes = [shape for layer in (None, *range(model.layers)) for shape in tensor_shapes(model, layer).values()]
+    assert checkpoint_size(model) == (len(shapes), 4 * sum(math.prod(shape) for shape in shapes))
+    for changes in ({"full_every": 1}, {"full_every": 7}, {"layers": 1}, {"layers": 9, "full_every": 2}):
+        model = config_from("tiny", **changes)[0]
+        shapes = [shape for layer in (None, *range(model.layers)) for shape in tensor_shapes(model, layer).values()]
+        assert checkpoint_size(model) == (len(shapes), 4 * sum(math.prod(shape) for shape in shapes))
+    nbytes = sum(path.stat().st_size for path in tiny_path.iterdir())
+    tensors, values = checkpoint_size(config_from("tiny")[0])
+    assert values < nbytes < values + tensors * 250
+
+
+def test_free_space_is_asked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = config_from("tiny")[0]
+    tensors, values = checkpoint_size(model)
+    asked = []
+
+    def usage(path: Path) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(free=values)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(InputError, match=rf"takes {values + tensors * 250:,} bytes, and {values:,} are free"):
+        open_checkpoint(model, tmp_path / "no" / "such" / "place")
+    assert asked == [tmp_path]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sizes", [{"experts": 10**12}, {"layers": 10**12}, {"vocab": 2**40}])
+def test_a_model_larger_than_any_disk_is_refused(tmp_path: Path, sizes: dict) -> None:
+    with pytest.raises(InputError, match="are free there"):
+        open_checkpoint(config_from("tiny", **sizes)[0], tmp_path / "large")
+
+
+def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: object, name: str, values: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "_fill", fail)
+    with pytest.raises(InputError, match="No space left on device"):
+        open_checkpoint(config_from("tiny")[0], tmp_path / "full")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_writing_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
+    """Every thread of the writer's waits for the signal, so it comes in the middle."""
+    program = textwrap.dedent("""
+        import os, signal, sys, threading
+        from examples.prefill_engine import __main__ as command, checkpoint
+        number, place = int(sys.argv[1]), sys.argv[2]
+        first = threading.Lock()
+        def fill(model, name, values):
+            values.fill(0)
+            if first.acquire(blocking=False):
+                os.kill(os.getpid(), number)
+                threading.Event().wait(1.0)  # the main thread unwinds meanwhile
+        checkpoint._fill = fill
+        sys.exit(command.main(["run", "--shape", "tiny", "--runtime", "software", "--checkpoint", place]))
+    """)
+    done = subprocess.run([sys.executable, "-c", program, str(int(number)), str(tmp_path / "checkpoint")],
+                          cwd=Path(__file__).resolve().parents[2], env=environment(), capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sizes", [{"workers": 1000}, {"workers": 65}, {"workers": 0}, {"seed": -1}, {"seed": 2**64},
+                                   {"tokens": 2**41}, {"host_ring": 0}])
+def test_sizes_out_of_range(sizes: dict) -> None:
+    with pytest.raises(InputError, match=rf"{next(iter(sizes))} is -?\d+: an integer from"):
+        config_from("tiny", **sizes)

@@ -50,13 +50,13 @@ def here(_nothing_left_alive: None, capsys: pytest.CaptureFixture[str]) -> Calla
 
 def test_verify(tiny, tmp_path: Path) -> None:
     done = command("verify", *tiny, "--schedule", "lazy", "--json", tmp_path / "report.json")
-    assert "25 lines equal" in done.stdout
+    assert "29 lines equal" in done.stdout
     assert "DIFFERENT" not in done.stdout
     assert done.stderr == ""
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["equal"] is True
     assert report["arms"] == {"control": [1, 1, 1], "optimized": [8, 4, 4]}  # clamped to the rings
-    assert len(report["lines"]) == 25
+    assert len(report["lines"]) == 29
     assert all(line["equal"] for line in report["lines"])
     assert report["runtime"]["runtime"] == "software"
 
@@ -150,7 +150,7 @@ def test_arms_of_different_seeds(tiny, here, tmp_path: Path) -> None:
 def test_verify_at_default_size(tmp_path_factory: pytest.TempPathFactory, schedule: str) -> None:
     path = tmp_path_factory.getbasetemp() / "default-checkpoint"
     done = command("verify", "--checkpoint", path, "--schedule", schedule)
-    assert "25 lines equal" in done.stdout
+    assert "29 lines equal" in done.stdout
 
 
 def test_a_place_that_takes_no_checkpoint_is_said(tmp_path: Path) -> None:

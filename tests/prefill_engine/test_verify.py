@@ -12,12 +12,13 @@ import strata
 from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint
 from examples.prefill_engine.config import config_from
 from examples.prefill_engine.errors import InputError
-from examples.prefill_engine.verify import ArmRun, compare, dependencies, run_arm, table
+from examples.prefill_engine.verify import ArmRun, VerifyReport, compare, dependencies, run_arm
 
 RUN = config_from("tiny")[1]
 WALKS = ("all", "routed")
 NUMBERS = {"residual floats, bitwise", "max absolute difference", "routing hashes (layers x requests)",
-           "GDN fingerprints (layers x requests)", "GDN state values, bitwise"}
+           "GDN fingerprints (layers x requests)", "GDN state values, bitwise",
+           "position records (tokens x requests)", "SHA256 of position records"}
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def test_all_lines_are_equal(checkpoint, schedule) -> None:
     other = optimized(checkpoint)
     lines = compare(control, other)
     assert red(lines) == {}
-    assert len(lines) == 2 * 11 + 3
-    assert "25 lines equal" in table(lines)
+    assert len(lines) == 2 * 13 + 3
+    assert "29 lines equal" in str(VerifyReport("", lines))
     for walk in WALKS:
         assert dependencies(other)[walk] < dependencies(control)[walk]
     assert any(routing.chosen.any() for routing in other.outcomes["all"][0].routing)
@@ -81,7 +82,7 @@ def test_one_byte_of_one_expert_in_flight(checkpoint, control) -> None:
     assert found["all"] >= NUMBERS | {"requests of an arm"}
     assert "routed" not in found  # the byte was right again there
     assert found[""] == {"walks against each other"}
-    assert "lines DIFFERENT" in table(lines)
+    assert "lines DIFFERENT" in str(VerifyReport("", lines))
     hashes = next(line for line in lines if line.name.startswith("routing"))
     assert hashes.detail == "5 of 8"  # the first layer routed before the byte was used; the other request is whole
 
@@ -181,7 +182,21 @@ def test_minus_zero_is_another_float(control) -> None:
         return replace(control, outcomes={"all": [replace(outcome, residual=values)] * 2})
 
     found = red(compare(arm(residual), arm(negative)))
-    assert found == {"all": {"residual floats, bitwise"}}
+    assert found == {"all": {"residual floats, bitwise", "position records (tokens x requests)",
+                             "SHA256 of position records"}}
+
+
+@pytest.mark.parametrize("field", ["positions", "ids"])
+def test_a_token_that_was_computed_elsewhere(control, field: str) -> None:
+    """The numbers are right; where they were computed is not."""
+    outcome = control.outcomes["all"][0]
+    moved = getattr(outcome, field).copy()
+    moved[7] += 1
+    other = replace(control, outcomes={
+        **control.outcomes, "all": [replace(outcome, **{field: moved}), control.outcomes["all"][1]]})
+    lines = compare(control, other)
+    assert red(lines) == {"all": {"position records (tokens x requests)", "SHA256 of position records"}}
+    assert next(line.detail for line in lines if line.name.startswith("position")) == "79 of 80"
 
 
 def test_arms_that_cannot_be_compared(checkpoint, control, tmp_path) -> None:

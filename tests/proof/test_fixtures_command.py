@@ -14,7 +14,7 @@ import pytest
 
 import strata
 from strata.tools.cli import main
-from strata.tools.selftest import FIXTURES, SCHEDULES, Outcome, Report, processes, run_in_processes
+from strata.tools.selftest import FIXTURES, SCHEDULES, Outcome, SelftestReport, processes, run_in_processes
 from strata.tools.selftest.oracle import Oracle
 
 PACKAGE_ROOT = Path(strata.__file__).resolve().parents[1]
@@ -165,8 +165,8 @@ def test_unusable_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
-def _report(*outcomes: Outcome) -> Report:
-    return Report(about={"runtime": "rocm", "device": "a device"}, outcomes=list(outcomes), seed=1, quick=False,
+def _report(*outcomes: Outcome) -> SelftestReport:
+    return SelftestReport(about={"runtime": "rocm", "device": "a device"}, outcomes=list(outcomes), seed=1, quick=False,
                   command="strata selftest")
 
 

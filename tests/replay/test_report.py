@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable
@@ -13,18 +12,17 @@ import numpy as np
 import pytest
 
 from strata import Counters, ExpertCopies, ExpertStreamer
-from strata.tools.progress import Progress
-from strata.tools.replay import Report, load_case, replay, run
+from strata.tools.replay import ReplayReport, load_case, replay, run
 from strata.tools.replay.passes import wrong_bytes
 
 
 @pytest.fixture
-def report(small: dict[str, Any], case_file: Callable[[Any], str]) -> Report:
+def report(small: dict[str, Any], case_file: Callable[[Any], str]) -> ReplayReport:
     return replay(load_case(case_file(small)), repeat=2)
 
 
 def test_file_is_replaced_in_one_step(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: ReplayReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out" / "report.json"
     path.parent.mkdir()
@@ -45,7 +43,7 @@ def test_file_is_replaced_in_one_step(
 
 
 def test_failed_write_leaves_the_old_file(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: ReplayReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out" / "report.json"
     path.parent.mkdir()
@@ -61,7 +59,7 @@ def test_failed_write_leaves_the_old_file(
     assert os.listdir(path.parent) == ["report.json"]
 
 
-def test_unchecked_bytes_are_not_ok(report: Report) -> None:
+def test_unchecked_bytes_are_not_ok(report: ReplayReport) -> None:
     assert report.ok
     report.arms[0].bytes_checked -= 1
     assert not report.ok
@@ -104,28 +102,3 @@ def test_wrong_bytes_are_counted_exactly(length: int) -> None:
         read[position] ^= 1
         read[length - 1] ^= 2
         assert wrong_bytes(read, source) == len({position, length - 1})
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_writes_over_its_line() -> None:
-    terminal = _Terminal()
-    progress = Progress(terminal)
-    progress("checking: 10")
-    progress("checking: 11")  # a moment later: not shown
-    progress("timing")
-    progress.clear()
-    progress.clear()
-    assert terminal.getvalue() == "\rchecking: 10\rtiming      \r      \r"
-    assert "checking: 11" not in terminal.getvalue()
-
-
-def test_progress_is_silent_elsewhere() -> None:
-    file = io.StringIO()
-    progress = Progress(file)
-    progress("checking: 10")
-    progress.clear()
-    assert file.getvalue() == ""

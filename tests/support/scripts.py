@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import strata
@@ -58,6 +61,14 @@ def environment(**changes: str | None) -> dict[str, str]:
     return env
 
 
+@cache
+def _private_folder() -> str:
+    """Not the checkout: the installed package is meant. Nor a shared folder: `python -c` imports from where it runs."""
+    folder = tempfile.mkdtemp(prefix="strata-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def source(script: str, prologue: str = PROLOGUE) -> str:
     """The whole text of a script."""
     return prologue + textwrap.dedent(script)
@@ -70,7 +81,7 @@ def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source(script, prologue)],
         env=environment(**changes),
         capture_output=True,
-        cwd=tempfile.gettempdir(),  # not the checkout: the installed package is meant
+        cwd=_private_folder(),
         text=True,
         timeout=timeout,
     )
@@ -82,7 +93,7 @@ def start_script(script: str, *, prologue: str = PROLOGUE, **changes: str | None
     return subprocess.Popen(
         [sys.executable, "-c", source(script, prologue)],
         env=environment(**changes),
-        cwd=tempfile.gettempdir(),
+        cwd=_private_folder(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 import strata
 from strata.tools.cli import replay, selftest
 from strata.tools.cli.checkout import NotACheckout, from_checkout
+from strata.tools.command import BAD_INPUT, complain, run_command
 
 __all__ = ["main"]
-
-_BAD_INPUT = 2
-_INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,14 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0, where all is well; 1, where what was asked for failed; 2, for bad input; 130, after
-        Ctrl-C.
+        Exit status: 0, where all is well; 1, where what was asked for failed; 2, for bad input; further ones as
+        `strata.tools.command.run_command`.
 
     Raises
     ------
     SystemExit
         By argparse, with 0 for ``--help`` and ``--version`` and 2 for arguments that it refuses.
     """
+    given = list(sys.argv[1:] if argv is None else argv)
+    return run_command("strata", lambda: _run(given))
+
+
+def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="strata", description="Streams Mixture-of-Experts weights from host RAM to a GPU."
     )
@@ -45,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("bench", add_help=False, help="compare settings, and peers: independent processes, medians, "
                         "memory, counters (from a checkout)")
     selftest.add_parser(commands)
-    given = list(sys.argv[1:] if argv is None else argv)
     harness = given[:1] == ["bench"]  # has a parser of its own, in the checkout
     arguments = None if harness else parser.parse_args(given)
     log = logging.StreamHandler(sys.stderr)
@@ -59,11 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(from_checkout("benchmarks.ab.command", "strata bench").main(given[1:]))
         return int(arguments.run(arguments))
     except NotACheckout as problem:
-        print(f"strata: error: {problem}", file=sys.stderr)
-        return _BAD_INPUT
-    except KeyboardInterrupt:
-        print("strata: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return complain("strata", None, problem, BAD_INPUT)
     finally:
         logger.removeHandler(log)
         logger.setLevel(level)

@@ -7,7 +7,7 @@ import re
 
 from strata.settings import BatchSettings
 
-__all__ = ["byte_count", "positive", "settings"]
+__all__ = ["byte_count", "positive", "seed", "settings"]
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*([0-9]+)\s*([A-Za-z]*)\s*\Z")
@@ -34,6 +34,17 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no integer: 1 or more is wanted") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1: 1 or more is wanted")
+    return value
+
+
+def seed(text: str) -> int:
+    """Read an integer from 0 to 2**64 - 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.60} is no integer: 0 to 2**64 - 1 is wanted") from None
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"{value} is out of range: 0 to 2**64 - 1 is wanted")
     return value
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from strata.errors import StrataError
+from strata.tools.files import check_ours
 
 __all__ = ["NotACheckout", "from_checkout"]
 
@@ -29,12 +30,19 @@ def from_checkout(module: str, what: str) -> ModuleType:
     Raises
     ------
     NotACheckout
-        If the current folder is none.
+        The current folder is none, or one that others may have put there: in a shared folder, say.
     """
     here = Path.cwd()
-    if not (here / "benchmarks" / "ab" / "__init__.py").is_file():
+    package = here / "benchmarks"
+    if not (package / "ab" / "__init__.py").is_file():
         raise NotACheckout(f"{what} is run from a checkout of strata, since its code is no part of the installed "
                            f"package; {str(here)!r} is none")
+    try:
+        for place in (here, package, package / "__init__.py", package / "ab", package / "ab" / "__init__.py"):
+            check_ours(place)
+    except OSError as problem:
+        raise NotACheckout(f"{what} does not run code from {str(here)!r}: {problem.filename} {problem.strerror}"
+                           ) from None
     if str(here) not in sys.path:
         sys.path.insert(0, str(here))
     return importlib.import_module(module)

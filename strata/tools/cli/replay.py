@@ -10,14 +10,12 @@ from strata import runtime
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.tools.cli.arguments import byte_count, positive, settings
 from strata.tools.cli.checkout import from_checkout
-from strata.tools.cli.complaints import complain
+from strata.tools.command import BAD_INPUT, FAILED, complain
 from strata.tools.files import unwritable
 from strata.tools.progress import Progress
 from strata.tools.replay import InputError, load_case, replay
 
 __all__ = ["add_parser", "run"]
-
-_OK, _FAILED, _BAD_INPUT = 0, 1, 2
 
 
 def add_parser(commands: Any) -> None:
@@ -78,15 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
             say=progress,
         )
     except (InputError, RuntimeNotFound, SettingsError) as problem:
-        return complain("replay", progress, problem, _BAD_INPUT)
+        return complain("strata replay", progress, problem, BAD_INPUT)
     except (StrataError, MemoryError) as problem:
-        return complain("replay", progress, problem, _FAILED)
+        return complain("strata replay", progress, problem, FAILED)
     finally:
         progress.clear()
-    print(report)
-    if arguments.json is not None:
-        try:
-            report.write(arguments.json)
-        except OSError as problem:
-            return complain("replay", progress, problem, _FAILED)
-    return _OK if report.ok else _FAILED
+    return report.hand_over("strata replay", progress, json=arguments.json)

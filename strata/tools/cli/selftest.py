@@ -14,15 +14,14 @@ from typing import Any
 from strata import runtime
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.runtime import _libraries
-from strata.tools.cli.complaints import complain
+from strata.tools.cli.arguments import seed as seed_type
+from strata.tools.command import BAD_INPUT, FAILED, complain
 from strata.tools.files import unwritable
 from strata.tools.progress import Progress
-from strata.tools.selftest import SCHEDULES, Bench, Report, run_fixtures, run_in_processes
+from strata.tools.selftest import SCHEDULES, Bench, SelftestReport, run_fixtures, run_in_processes
 from strata.tools.selftest.processes import Run, Unusable
 
 __all__ = ["add_parser", "run"]
-
-_OK, _FAILED, _BAD_INPUT = 0, 1, 2
 
 
 class _InputError(ValueError):
@@ -43,7 +42,7 @@ def add_parser(commands: Any) -> None:
                         help="HIP runtime (default: STRATA_HIP_RUNTIME, else auto)")
     parser.add_argument("--schedule", choices=SCHEDULES,
                         help="one schedule of the software runtime (default: each of them in turn)")
-    parser.add_argument("--seed", metavar="N", type=_seed,
+    parser.add_argument("--seed", metavar="N", type=seed_type,
                         help="of everything that is random (default: a new one, which is printed)")
     parser.add_argument("--quick", action="store_true", help="fewer configurations, less than half a minute")
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
@@ -67,12 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             found = run_in_processes(runtime=name, schedules=schedules, seed=seed, quick=arguments.quick, say=progress)
     except (_InputError, RuntimeNotFound, SettingsError, Unusable) as problem:
-        return complain("selftest", progress, problem, _BAD_INPUT)
+        return complain("strata selftest", progress, problem, BAD_INPUT)
     except (StrataError, MemoryError) as problem:
-        return complain("selftest", progress, problem, _FAILED)
+        return complain("strata selftest", progress, problem, FAILED)
     finally:
         progress.clear()
-    report = Report(
+    report = SelftestReport(
         about=found.about or {"runtime": name},
         outcomes=found.outcomes,
         seed=seed,
@@ -80,23 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         command=_command(arguments, name, seed),
         seconds=time.perf_counter() - began,
     )
-    print(report)
-    if arguments.json is not None:
-        try:
-            report.write(arguments.json)
-        except OSError as problem:
-            return complain("selftest", progress, problem, _FAILED)
-    return _OK if report.ok else _FAILED
-
-
-def _seed(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer: 0 to 2**64 - 1 is wanted") from None
-    if not 0 <= value < 2**64:
-        raise argparse.ArgumentTypeError(f"{value} is out of range: 0 to 2**64 - 1 is wanted")
-    return value
+    return report.hand_over("strata selftest", progress, json=arguments.json)
 
 
 def _runtime(name: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from strata.tools.replay.case import Case, load_case
 from strata.tools.replay.errors import InputError
-from strata.tools.replay.report import Report
+from strata.tools.replay.report import ReplayReport
 from strata.tools.replay.run import replay
 
-__all__ = ["Case", "InputError", "Report", "load_case", "replay"]
+__all__ = ["Case", "InputError", "ReplayReport", "load_case", "replay"]

@@ -22,6 +22,7 @@ __all__ = ["Case", "load_case"]
 _ORDERS = {"all direct copies first": True, "all staged copies first": False}
 _BATCHES = ("copy_batch", "stage_batch", "stage_copy_batch")
 _MOST = 2**40
+_MOST_TEXT = 2**20  # bytes of a case's file: a device node has no end
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,15 @@ def load_case(path: str | Path | None = None) -> Case:
     else:
         name = Path(path).name
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise InputError(f"case {str(path)!r} cannot be read: {problem}") from None
+            with open(path, "rb") as file:
+                content = file.read(_MOST_TEXT + 1)
+            if len(content) > _MOST_TEXT:
+                raise InputError(f"case {str(path)!r:.200} is longer than {_MOST_TEXT:,} bytes: no case is")
+            text = content.decode("utf-8")
+        except (OSError, ValueError) as problem:  # no UTF-8, or a NUL in the path
+            if isinstance(problem, InputError):
+                raise
+            raise InputError(f"case {str(path)!r:.200} cannot be read: {_reason(problem)}") from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -194,6 +201,10 @@ def _object(data: Mapping[str, Any], field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{field} is {_short(value)}; a JSON object is wanted")
     return value
+
+
+def _reason(problem: Exception) -> str:
+    return problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
 
 
 def _short(value: object) -> str:

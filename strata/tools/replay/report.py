@@ -1,22 +1,18 @@
-"""What a replay found: as a table to read, and as JSON."""
+"""What a replay found."""
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-import strata
 from strata.counters import Counters
 from strata.settings import BatchSettings
-from strata.tools.files import write_json
 from strata.tools.replay.case import Case
+from strata.tools.report import Report, environment
+from strata.tools.tables import Table
 
-__all__ = ["Arm", "Report", "table"]
+__all__ = ["Arm", "ReplayReport"]
 
 #: Seconds of a request with timing on: key in the JSON's ``stall`` and attribute of `Counters`, label.
 _STALLS = (
@@ -130,7 +126,7 @@ class Arm:
 
 
 @dataclass
-class Report:
+class ReplayReport(Report):
     """What a replay found, over all of its arms."""
 
     case: Case
@@ -151,8 +147,7 @@ class Report:
         case = self.case
         return {
             "case": case.name,
-            "runtime": self.about["runtime"],
-            "device": self.about["device"],
+            **environment(self.about),
             "ok": self.ok,
             "arms": [arm.as_dict() for arm in self.arms],
             "entries": {"direct": case.direct, "staged": case.staged, "expert_bytes": case.expert_bytes},
@@ -161,33 +156,13 @@ class Report:
             "distinct_sources": self.distinct_sources,
             "repeat": self.repeat,
             "stall_from": "a pass of its own" if self.separate_timing else "the timed passes",
-            "library": self.about["library"],
-            "versions": {
-                "strata": strata.__version__,
-                "hip_python": version("hip-python"),
-                "numpy": version("numpy"),
-                "python": platform.python_version(),
-                "runtime": self.about["runtime_version"],
-                "driver": self.about["driver_version"],
-            },
-            "host": {"system": platform.platform(), "processors": os.cpu_count()},
         }
 
-    def write(self, path: str | Path) -> None:
-        """Write the JSON in one step: a reader sees the old file or the whole new one.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written; the old one, if any, is as it was.
-        """
-        write_json(path, self.as_dict())
-
-    def __str__(self) -> str:
-        """Tables for reading."""
+    def parts(self) -> list[str | Table]:
+        """Return what was streamed, counters, results, and where the time went."""
         case, about = self.case, self.about
         pools = ", ".join(f"{size:,} bytes {kind}" for kind, size in self.pool_bytes.items() if size)
-        lines = [
+        parts: list[str | Table] = [
             f"case {case.name}: {case.direct:,} direct and {case.staged:,} staged entries of "
             f"{case.expert_bytes:,} bytes, {case.nbytes / 1e9:.3f} GB, gpu_ring {case.gpu_ring}, host_ring "
             f"{case.host_ring}",
@@ -197,30 +172,30 @@ class Report:
         ]
         names = [arm.name for arm in self.arms]
         head = ["counter", *(text for name in names for text in (name, "expected"))]
-        lines += table(head, self._counter_rows())
+        parts.append(Table(head, self._counter_rows()))
         for arm in self.arms:
             if arm.asked != arm.settings:
                 asked = "/".join(map(str, _triple(arm.asked)))
-                lines.append(f"{arm.name}: {asked}, clamped to the rings")
+                parts.append(f"{arm.name}: {asked}, clamped to the rings")
             if not arm.recorded:
-                lines.append(f"{arm.name}: the case has no counters for it; expected ones are the plan's")
-        lines.append("")
-        lines += table(["", *names], self._result_rows())
+                parts.append(f"{arm.name}: the case has no counters for it; expected ones are the plan's")
+        parts.append("")
+        parts.append(Table(["", *names], self._result_rows()))
         where = "one more pass" if self.separate_timing else "the timed passes (medians)"
-        lines += ["", f"seconds by where they went, from {where} (threads overlap, so they do not add up)"]
+        parts += ["", f"seconds by where they went, from {where} (threads overlap, so they do not add up)"]
         stalls = [arm.stall for arm in self.arms]
-        lines += table(["", *names],
-                        [[label, *(f"{stall[name]:.3f}" for stall in stalls)] for name, label in _STALLS])
-        lines.append("")
+        parts.append(Table(["", *names],
+                           [[label, *(f"{stall[name]:.3f}" for stall in stalls)] for name, label in _STALLS]))
+        parts.append("")
         for arm in self.arms:
             for name, (actual, expected) in arm.mismatches.items():
-                lines.append(f"{arm.name}: {name} is {actual:,}, expected {expected:,}")
+                parts.append(f"{arm.name}: {name} is {actual:,}, expected {expected:,}")
             if arm.first_wrong is not None:
                 entry, offset = arm.first_wrong
-                lines.append(f"{arm.name}: {arm.bytes_wrong:,} bytes are wrong, the first at entry {entry}, "
+                parts.append(f"{arm.name}: {arm.bytes_wrong:,} bytes are wrong, the first at entry {entry}, "
                              f"offset {offset}")
-        lines.append("ok: every counter matches, no byte is wrong" if self.ok else "FAILED")
-        return "\n".join(lines)
+        parts.append("ok: every counter matches, no byte is wrong" if self.ok else "FAILED")
+        return parts
 
     def _counter_rows(self) -> list[list[str]]:
         names = dict.fromkeys(name for arm in self.arms for name in (*arm.expected, *arm.totals))
@@ -247,14 +222,3 @@ class Report:
 
 def _triple(settings: BatchSettings) -> list[int]:
     return [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Lay out columns: the first to the left, numbers to the right."""
-    rows = [head, *rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
-    return lines

@@ -14,7 +14,7 @@ from strata.tools.replay.case import Case
 from strata.tools.replay.errors import InputError
 from strata.tools.replay.passes import Checked, check_pass, timed_pass, warm_up
 from strata.tools.replay.pools import Sources
-from strata.tools.replay.report import Arm, Report
+from strata.tools.replay.report import Arm, ReplayReport
 
 __all__ = ["make_arm", "replay"]
 
@@ -32,7 +32,7 @@ def replay(
     submission: str = "single",
     separate_timing: bool = False,
     say: Say = lambda text: None,
-) -> Report:
+) -> ReplayReport:
     """Stream a case at each of some settings, check every byte and every counter, and time it.
 
     Parameters
@@ -54,7 +54,7 @@ def replay(
 
     Returns
     -------
-    Report
+    ReplayReport
 
     Raises
     ------
@@ -99,7 +99,7 @@ def replay(
                 _, counters = timed_pass(streamer, copies)
             arm.note_counters(counters)
             arm.stalls.append(counters)
-    return Report(
+    return ReplayReport(
         case=case,
         about=about,
         arms=arms,

@@ -12,6 +12,6 @@ from strata.tools.selftest.bench import SCHEDULES, Bench
 from strata.tools.selftest.fixtures import FIXTURES, run_fixtures
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.processes import run_in_processes
-from strata.tools.selftest.report import Report
+from strata.tools.selftest.report import SelftestReport
 
-__all__ = ["FIXTURES", "SCHEDULES", "Bench", "Outcome", "Report", "run_fixtures", "run_in_processes"]
+__all__ = ["FIXTURES", "SCHEDULES", "Bench", "Outcome", "SelftestReport", "run_fixtures", "run_in_processes"]

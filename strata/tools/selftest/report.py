@@ -1,26 +1,22 @@
-"""What a self-test found: as a page to read, as a block for a bug report, and as JSON."""
+"""What a self-test found: as a page to read, with a block for a bug report, and as JSON."""
 
 from __future__ import annotations
 
-import os
-import platform
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import strata
-from strata.tools.files import write_json
+from strata.tools.report import Report, environment
 from strata.tools.selftest.outcome import Outcome
+from strata.tools.tables import Table
 
-__all__ = ["Report"]
+__all__ = ["SelftestReport"]
 
 _TEXTS_ON_PAGE = 8
 _HEAD = ("fixture", "schedule", "cases", "requests", "failures", "fence errors", "races", "MB checked", "seconds")
 
 
 @dataclass
-class Report:
+class SelftestReport(Report):
     """The outcomes of all fixtures, and what they ran on.
 
     Attributes
@@ -42,7 +38,11 @@ class Report:
     quick: bool
     command: str
     seconds: float = 0.0
-    versions: dict[str, str] = field(default_factory=lambda: _versions())
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Programs and machine."""
+        return environment(self.about)
 
     @property
     def ok(self) -> bool:
@@ -58,15 +58,7 @@ class Report:
         """Return everything as JSON wants it."""
         return {
             "ok": self.ok,
-            "runtime": self.about.get("runtime"),
-            "device": self.about.get("device"),
-            "library": self.about.get("library"),
-            "versions": {
-                **self.versions,
-                "runtime": self.about.get("runtime_version"),
-                "driver": self.about.get("driver_version"),
-            },
-            "host": {"system": platform.platform(), "processors": os.cpu_count()},
+            **self.where,
             "seed": self.seed,
             "quick": self.quick,
             "command": self.command,
@@ -80,36 +72,26 @@ class Report:
             "outcomes": [outcome.as_dict() for outcome in self.outcomes],
         }
 
-    def write(self, path: str | Path) -> None:
-        """Write the JSON in one step: a reader sees the old file or the whole new one.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written; the old one, if any, is as it was.
-        """
-        write_json(path, self.as_dict())
-
-    def __str__(self) -> str:
-        """The page."""
-        lines = [
-            f"strata {self.versions['strata']} self-test" + (" (quick)" if self.quick else ""),
+    def parts(self) -> list[str | Table]:
+        """Return the page."""
+        parts: list[str | Table] = [
+            f"strata {self.where['versions']['strata']} self-test" + (" (quick)" if self.quick else ""),
             *self._facts(),
             f"seed      {self.seed}",
             "",
-            *_table(_HEAD, [_row(outcome) for outcome in self.outcomes]),
+            Table(_HEAD, [_row(outcome) for outcome in self.outcomes], left=2),
             "",
         ]
-        lines += [f"{fixture}: {cases:,} cases, {requests:,} requests under each of {count} schedules"
+        parts += [f"{fixture}: {cases:,} cases, {requests:,} requests under each of {count} schedules"
                   if count > 1 else f"{fixture}: {cases:,} cases, {requests:,} requests"
                   for fixture, (cases, requests, count) in self._per_schedule().items()]
-        lines.append(f"fence errors: {self.fence_errors}")
-        lines.append("adversarial schedules, latches and the happens-before checker: "
+        parts.append(f"fence errors: {self.fence_errors}")
+        parts.append("adversarial schedules, latches and the happens-before checker: "
                      + ("run" if self.about.get("runtime") == "software" else "left out"))
-        lines += [f"left out: {text}" for text in self._left_out()]
-        lines += [f"FAILED {text}" for text in self._failures()]
-        lines += ["", *self._block(), "", "ok" if self.ok else "FAILED"]
-        return "\n".join(lines)
+        parts += [f"left out: {text}" for text in self._left_out()]
+        parts += [f"FAILED {text}" for text in self._failures()]
+        parts += ["", *self._block(), "", "ok" if self.ok else "FAILED"]
+        return parts
 
     def _facts(self) -> list[str]:
         def told(what: str) -> object:
@@ -119,8 +101,9 @@ class Report:
             f"runtime   {told('runtime')} (version {told('runtime_version')}, driver {told('driver_version')})",
             f"device    {told('device')}",
             f"library   {told('library')}",
-            f"host      {platform.platform()}, {os.cpu_count()} processors",
-            "versions  " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
+            f"host      {self.where['host']['system']}, {self.where['host']['processors']} processors",
+            "versions  " + ", ".join(f"{name} {number}" for name, number in self.where["versions"].items()
+                                     if name not in ("runtime", "driver")),
         ]
 
     def _totals(self) -> dict[str, dict[str, int]]:
@@ -177,24 +160,3 @@ def _row(outcome: Outcome) -> list[str]:
         "-" if outcome.findings is None else f"{outcome.findings:,}", f"{outcome.bytes_checked / 1e6:,.0f}",
         f"{outcome.seconds:.2f}",
     ]
-
-
-def _table(head: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    """Lay out columns: the first two to the left, numbers to the right."""
-    listed = [list(head), *rows]
-    widths = [max(len(row[column]) for row in listed) for column in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width)
-                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in listed
-    ]
-
-
-def _versions() -> dict[str, str]:
-    found = {"strata": strata.__version__}
-    for name in ("hip-python", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return {**found, "python": platform.python_version()}

@@ -1,6 +1,7 @@
 """Drops each dependency call of the suite once, and says what came of it.
 
-``python -m tests.proof.prover.necessity`` prints the tables; ``--markdown FILE`` writes the page of the docs.
+``python -m tests.proof.prover.necessity`` prints everything; ``--markdown FILE`` writes it there, ``--summary FILE``
+the short page of the docs.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from strata import runtime
 from strata.errors import StrataError
-from tests.proof.prover.configuration import Configuration
+from strata.tools.command import BAD_INPUT, FAILED, OK, complain, put, run_command
+from strata.tools.files import unwritable, write_whole
+from strata.tools.progress import Progress
 from tests.proof.prover.suite import quick_suite, suite
-from tests.proof.prover.table import markdown
+from tests.proof.prover.table import NecessityReport
 from tests.proof.prover.trials import Trial, trials
 
 __all__ = ["faults", "main"]
+
+_NAME = "python -m tests.proof.prover.necessity"
 
 
 def faults(results: Sequence[Trial]) -> list[str]:
@@ -41,36 +45,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 if everything was found that had to be, and nothing else; 1 otherwise; 2 for bad input.
     """
-    parser = argparse.ArgumentParser(prog="python -m tests.proof.prover.necessity", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one configuration of each kind only")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there instead of printing them")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--markdown", metavar="FILE", help="write the whole page there instead of printing it")
+    parser.add_argument("--summary", metavar="FILE", help="write the short page there: docs/necessity.md")
+    return run_command(_NAME, lambda: _run(parser.parse_args(argv)))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    progress = Progress(sys.stderr)
+    for option in ("markdown", "summary"):
+        if (refused := unwritable(f"--{option}", getattr(arguments, option))) is not None:
+            return complain(_NAME, progress, ValueError(refused), BAD_INPUT)
     try:
         runtime.use("software")
     except StrataError as problem:
-        print(f"strata: {problem}", file=sys.stderr)
-        return 2
-    results = _run(quick_suite() if arguments.quick else suite())
-    text = markdown(results)
+        return complain(_NAME, progress, problem, BAD_INPUT)
+    configurations = quick_suite() if arguments.quick else suite()
+    results: list[Trial] = []
+    try:
+        for number, configuration in enumerate(configurations, 1):
+            progress(f"{number} of {len(configurations)}: {configuration.name}")
+            results += trials(configuration)
+    finally:
+        progress.clear()
     if arguments.markdown is None:
-        print(text)
+        put(NecessityReport(results))
     else:
-        arguments.markdown.write_text(text, encoding="utf-8")
+        write_whole(arguments.markdown, NecessityReport(results).markdown())
+    if arguments.summary is not None:
+        write_whole(arguments.summary, NecessityReport(results, whole=False).markdown())
     wrong = faults(results)
     for line in wrong:
         print(line, file=sys.stderr)
-    return 1 if wrong else 0
-
-
-def _run(configurations: Sequence[Configuration]) -> list[Trial]:
-    results: list[Trial] = []
-    for number, configuration in enumerate(configurations, 1):
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{number}/{len(configurations)} {configuration.name}", end="", file=sys.stderr)
-        results += trials(configuration)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    return results
+    return FAILED if wrong else OK
 
 
 if __name__ == "__main__":

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from strata.tools.report import Report
+from strata.tools.tables import Table
 from tests.proof.prover.predict import REASONS
 from tests.proof.prover.trials import Trial
 
-__all__ = ["by_kind", "by_purpose", "by_reason", "markdown"]
+__all__ = ["NecessityReport", "by_kind", "by_purpose", "by_reason"]
 
 _INTRODUCTION = """\
 # Is every dependency needed?
 
 A dependency call that the contract does not need costs time for nothing; one that it needs and that nobody would miss
 in a test may be lost in the next change. So each one was left out once: the software runtime accepted the call and
-did nothing, and the run was watched by its happens-before checker and compared byte by byte.
+did nothing, and the run was watched by its happens-before checker and compared byte by byte. A needed call that
+nothing misses, or a redundant one that something misses, fails the proof.
 
-This page is generated: `python -m tests.proof.prover.necessity --markdown docs/necessity.md`.
+"""
 
+_SUMMARY = """\
+This page is generated: `python -m tests.proof.prover.necessity --summary docs/necessity.md`. With `--markdown FILE`
+the same run writes everything, as CI does: how the calls are found, what is predicted and what counts as found, the
+counts by purpose, and the reason for each redundant call.
+"""
+
+_HOW = """\
 ## How
 
 - **Which runs.** Small requests of every kind, several in a row: GPU rings of 4 and 8 slots, host rings of 3 and 4
@@ -39,9 +49,6 @@ This page is generated: `python -m tests.proof.prover.necessity --markdown docs/
   as a D2H read before an H2D write. Wrong bytes are counted beside it: each call is dropped under the schedule that
   is most likely to show its loss (copies early for what protects slots, kernels early for what announces bytes, and
   everything late for what protects host memory), so that most losses are seen in the bytes, too.
-- **Both directions are checked.** A needed call that nothing misses, or a redundant one that something misses, fails
-  the proof.
-
 """
 
 
@@ -82,25 +89,31 @@ def by_reason(results: Sequence[Trial]) -> list[tuple[str, str, int]]:
     return [(purpose, REASONS[reason], count) for (purpose, reason), count in sorted(counts.items())]
 
 
-def markdown(results: Sequence[Trial]) -> str:
-    """Write the page of the docs."""
-    kinds = by_kind(results)
-    total = _counts("**all**", results)
-    missed = f"missed: {total[-1]}"
-    columns = ("calls tried", "found", "wrong bytes, too", "redundant by design", "missed")
-    parts = [
-        _INTRODUCTION,
-        f"## Result: {total[2]:,} calls tried, {total[3]:,} found, {total[5]:,} redundant by design, {missed}\n\n",
-        _table(("configurations", "number", *columns), [*kinds, total]),
-        _BELOW_THE_TABLE,
-        "\n## By what the call is for\n\n",
-        _table(("purpose", "call", *columns),
-               by_purpose(results)),
-        "\n## Redundant by design, and why\n\n",
-        _table(("purpose", "reason", "calls"), by_reason(results)),
-        _CLOSING,
-    ]
-    return "".join(parts)
+class NecessityReport(Report):
+    """All trials; with `whole` also how they were made, and the counts by purpose and reason."""
+
+    def __init__(self, results: Sequence[Trial], *, whole: bool = True) -> None:
+        self.results = results
+        self.whole = whole
+
+    def parts(self) -> list[str | Table]:
+        """Return the page."""
+        total = _counts("**all**", self.results)
+        columns = ("calls tried", "found", "wrong bytes, too", "redundant by design", "missed")
+        result = [
+            f"## Result: {total[2]:,} calls tried, {total[3]:,} found, {total[5]:,} redundant by design, "
+            f"missed: {total[-1]}",
+            Table(("configurations", "number", *columns), [*by_kind(self.results), total]),
+            _BELOW_THE_TABLE.strip(),
+        ]
+        if not self.whole:
+            return [_INTRODUCTION.strip(), _SUMMARY.strip(), *result]
+        return [
+            _INTRODUCTION.strip(), _HOW.strip(), *result,
+            "## By what the call is for", Table(("purpose", "call", *columns), by_purpose(self.results), left=2),
+            "## Redundant by design, and why", Table(("purpose", "reason", "calls"), by_reason(self.results), left=2),
+            _CLOSING.strip(),
+        ]
 
 
 _BELOW_THE_TABLE = """
@@ -117,10 +130,3 @@ them. The end of a request waits for the host ring's last DMA by its own event, 
 that issue their own copies; and it synchronizes the copy stream, since sources that are read in place have no such
 event. Closing waits for the kernels that read owned slots by their events, and does not count on what freeing does.
 """
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows:
-        lines.append("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row) + " |")
-    return "\n".join(lines) + "\n"
