@@ -8,12 +8,13 @@ from strata._source_tree import prefer_built as _prefer_built
 
 _prefer_built(__name__, _Path(__file__).resolve().parent)
 
-from strata import runtime
+from strata import runtime, sources
 from strata._planner import CopyPlan
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.engine.request import Request, Slot
 from strata.errors import (
+    CheckpointError,
     HipError,
     RequestAborted,
     RuntimeNotFound,
@@ -32,6 +33,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "BatchSettings",
+    "CheckpointError",
     "CopyPlan",
     "Counters",
     "ExpertCopies",
@@ -52,6 +54,7 @@ __all__ = [
     "recommended_gpu_ring",
     "register",
     "runtime",
+    "sources",
 ]
 
 

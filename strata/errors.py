@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 __all__ = [
+    "CheckpointError",
     "HipError",
     "RequestAborted",
     "RuntimeNotFound",
@@ -143,3 +144,7 @@ class RequestAborted(StrataError):
 
 class RuntimeNotFound(StrataError):
     """No HIP runtime of the wanted kind is there, or it lacks a function that strata needs."""
+
+
+class CheckpointError(StrataError, ValueError):
+    """A checkpoint's files are not what they should be; the message names file and tensor."""
