@@ -21,7 +21,8 @@ CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", 
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
 CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
-    "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "teardown", "core", "request", "stager"))]
+    "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "consumption", "teardown", "core",
+    "running", "slot", "span", "request", "stager"))]
 RUNTIMES = {
     "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
     "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",

@@ -12,7 +12,9 @@ from strata import runtime, sources
 from strata._planner import CopyPlan
 from strata.copies import ExpertCopies
 from strata.counters import Counters
-from strata.engine.request import Request, Slot
+from strata.engine.request import Request
+from strata.engine.slot import Slot
+from strata.engine.span import Span
 from strata.errors import (
     CheckpointError,
     HipError,
@@ -47,6 +49,7 @@ __all__ = [
     "Slot",
     "SlotLayout",
     "SourceReadError",
+    "Span",
     "StallError",
     "StrataError",
     "get_include",

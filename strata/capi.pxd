@@ -19,12 +19,20 @@ cdef enum strata_status:
     STRATA_HUNG = 8        # a thread of strata has ended or has not come back
     STRATA_IDLE = 9        # the request is over
     STRATA_INVALID = 10    # an argument is out of range: nothing was done
+    STRATA_DROPPED = 11    # the entry was dropped: it cannot be taken; skip() passes it
 
 cdef struct strata_slot:
     int64_t entry          # of the request
     int64_t slot           # index in the GPU ring
     uintptr_t address      # on the device
     int64_t nbytes         # to the end of the entry's last segment
+
+cdef struct strata_span:
+    int64_t begin          # entries [begin, end) of the request
+    int64_t end
+    int64_t slot           # index of the first one in the GPU ring; the others follow
+    uintptr_t address      # of the first one, on the device
+    int64_t stride         # from one slot to the next, bytes
 
 cdef struct strata_limits:
     int64_t gpu_ring
@@ -43,6 +51,15 @@ cdef strata_request request_handle(object request) except NULL
 cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil
 # Give the oldest held entry back.
 cdef int release(strata_request request, int64_t entry) noexcept nogil
+# Take the longest run of next entries, at most limit (1 to the ring's depth), whose slots lie at one distance; see
+# Request.acquire_span.
+cdef int acquire_span(strata_request request, int64_t limit, strata_span* out, int64_t timeout_ns) noexcept nogil
+# Give a span back: the oldest of what is held.
+cdef int release_span(strata_request request, const strata_span* span) noexcept nogil
+# Entry span.begin + index of a span that is held: STRATA_DROPPED where it is a hole.
+cdef int span_slot(strata_request request, const strata_span* span, int64_t index, strata_slot* out) noexcept nogil
+# Record what was released and shares a record that is still to come.
+cdef int flush(strata_request request) noexcept nogil
 # Pass the next n entries unread; STRATA_END where fewer are left: none is passed then.
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil
 # Append entries; the arrays are copied, what the addresses point to stays the caller's to keep alive until
@@ -55,6 +72,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
 cdef int cancel(strata_request request) noexcept nogil
 cdef int64_t issued(strata_request request) noexcept nogil
 cdef int64_t consumed(strata_request request) noexcept nogil
+cdef int64_t released(strata_request request) noexcept nogil
 cdef int64_t length(strata_request request) noexcept nogil
 
 # The plan: ends[i] is the exclusive end of entry i's copy group, counted from the request's first entry.

@@ -2,10 +2,11 @@
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
-from strata.engine.command cimport Rows
-from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, Pipeline, pipeline_acquire,
-                                     pipeline_cancel, pipeline_extend, pipeline_release, pipeline_skip,
-                                     pipeline_wait_published)
+from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_command_of, pipeline_describe,
+                                        pipeline_flush, pipeline_release, pipeline_release_span, pipeline_skip)
+from strata.engine.command cimport Command, Rows, entry_is_dropped
+from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
+                                     pipeline_extend, pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
 from strata.engine.request cimport Request
 from strata.engine.threads cimport now_ns
@@ -50,6 +51,43 @@ cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) n
 
 cdef int release(strata_request request, int64_t entry) noexcept nogil:
     return pipeline_release(<Pipeline*>request, entry)
+
+
+cdef int acquire_span(strata_request request, int64_t limit, strata_span* out, int64_t timeout_ns) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef int64_t deadline
+    cdef int step = pipeline_acquire_span(p, limit, <AcquiredSpan*>out)
+    if step != STEP_BUSY:
+        return step
+    deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
+    while step == STEP_BUSY:
+        step = _wait(p, deadline)
+        if step != STRATA_OK:
+            return step
+        step = pipeline_acquire_span(p, limit, <AcquiredSpan*>out)
+    return step
+
+
+cdef int release_span(strata_request request, const strata_span* span) noexcept nogil:
+    return pipeline_release_span(<Pipeline*>request, span.begin, span.end)
+
+
+cdef int span_slot(strata_request request, const strata_span* span, int64_t index, strata_slot* out) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef Command* command
+    if not p.running:
+        return STRATA_IDLE
+    if index < 0 or index >= span.end - span.begin or span.begin < p.released or span.end > p.acquired:
+        return STRATA_INVALID
+    command = pipeline_command_of(p, span.begin)
+    if entry_is_dropped(command, span.begin + index - command.first_entry):
+        return STRATA_DROPPED
+    pipeline_describe(p, command, span.begin + index, <AcquiredSlot*>out)
+    return STRATA_OK
+
+
+cdef int flush(strata_request request) noexcept nogil:
+    return pipeline_flush(<Pipeline*>request)
 
 
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil:
@@ -118,6 +156,10 @@ cdef int64_t issued(strata_request request) noexcept nogil:
 
 cdef int64_t consumed(strata_request request) noexcept nogil:
     return (<Pipeline*>request).issuer.consumed.get()
+
+
+cdef int64_t released(strata_request request) noexcept nogil:
+    return (<Pipeline*>request).released
 
 
 cdef int64_t length(strata_request request) noexcept nogil:

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from strata.engine.command cimport Rows
 from strata.engine.control cimport Failure
+from strata.engine.counters cimport N_COUNTERS
 from strata.engine.pipeline cimport Pipeline
 
 cdef object as_counters(const int64_t* values)
@@ -19,7 +20,7 @@ cdef class StreamerCore:
     cdef readonly object runtime
     cdef bint busy                    # a thread waits in here without the GIL
     cdef list owners                  # what the running request reads from
-    cdef int64_t[27] totals           # counters of the requests that ended
+    cdef int64_t[N_COUNTERS] totals           # counters of the requests that ended
     cdef int64_t stall_ns
     cdef object current               # weak reference to the running Request
     cdef object __weakref__

@@ -7,6 +7,8 @@ cdef struct GpuRing:
     uintptr_t copy_stream
     uintptr_t compute_stream
     uintptr_t* addresses      # of the slots, as the request uses them
+    int64_t* reach            # slots from this one on that lie at one distance, to the ring's end at most
+    int64_t pitch             # the stride of a single slot
     uintptr_t* copied         # event: the slot's bytes, and all before them on the copy stream, have arrived
     uintptr_t* used           # event: the kernels that read the slot are done
     # Which event covers the slot's last use, and the order in which it was recorded (0: never used).
@@ -19,5 +21,7 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
 cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil
 cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil
 cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end) noexcept nogil
-cdef int gpu_ring_record_used(GpuRing* ring, int64_t entry) noexcept nogil
+cdef void gpu_ring_measure(GpuRing* ring) noexcept nogil
+cdef int64_t gpu_ring_stride(const GpuRing* ring, int64_t slot) noexcept nogil
+cdef int gpu_ring_record_used(GpuRing* ring, int64_t begin, int64_t end) noexcept nogil
 cdef int gpu_ring_wait_uses(GpuRing* ring) noexcept nogil

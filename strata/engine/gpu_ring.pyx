@@ -11,14 +11,16 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
     cdef int status = _hip.HIP_SUCCESS
     ring.size = size
     ring.slot_bytes = slot_bytes
+    ring.pitch = slot_bytes
     ring.records = 0
     ring.addresses = <uintptr_t*>calloc(size, sizeof(uintptr_t))
+    ring.reach = <int64_t*>calloc(size, sizeof(int64_t))
     ring.copied = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.used = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.last_use = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.last_use_order = <uint64_t*>calloc(size, sizeof(uint64_t))
     call[0] = _hip.CALL_EVENT_CREATE
-    if (ring.addresses == NULL or ring.copied == NULL or ring.used == NULL or ring.last_use == NULL
+    if (ring.addresses == NULL or ring.reach == NULL or ring.copied == NULL or ring.used == NULL or ring.last_use == NULL
             or ring.last_use_order == NULL):
         gpu_ring_clear(ring)
         return _hip.HIP_OUT_OF_MEMORY
@@ -43,11 +45,13 @@ cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil:
         if ring.used != NULL and ring.used[s] != 0:
             _hip.event_destroy(ring.used[s])
     free(ring.addresses)
+    free(ring.reach)
     free(ring.copied)
     free(ring.used)
     free(ring.last_use)
     free(ring.last_use_order)
     ring.addresses = NULL
+    ring.reach = NULL
     ring.copied = NULL
     ring.used = NULL
     ring.last_use = NULL
@@ -79,15 +83,49 @@ cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t e
     return event
 
 
-cdef int gpu_ring_record_used(GpuRing* ring, int64_t entry) noexcept nogil:
-    """Record that what was queued on the compute stream so far covers the slot's use."""
-    cdef int64_t s = entry % ring.size
-    cdef int status = _hip.event_record(ring.used[s], ring.compute_stream)
+cdef void gpu_ring_measure(GpuRing* ring) noexcept nogil:
+    """How far each slot's run of equal strides reaches, so that a span is cut without a walk over slots."""
+    cdef int64_t s
+    cdef uintptr_t stride
+    cdef uintptr_t following = 0         # the next slot's stride, 0 where it begins no run
+    for s in range(ring.size - 1, -1, -1):
+        stride = 0
+        if s + 1 < ring.size and ring.addresses[s + 1] > ring.addresses[s]:
+            stride = ring.addresses[s + 1] - ring.addresses[s]
+        if stride < <uintptr_t>ring.slot_bytes:
+            stride = 0
+        if stride == 0:
+            ring.reach[s] = 1
+        elif stride == following:
+            ring.reach[s] = ring.reach[s + 1] + 1
+        else:
+            ring.reach[s] = 2
+        following = stride
+
+
+cdef int64_t gpu_ring_stride(const GpuRing* ring, int64_t slot) noexcept nogil:
+    """Bytes from a slot to the next one of its run."""
+    if ring.reach[slot] == 1:
+        return ring.pitch
+    return <int64_t>(ring.addresses[slot + 1] - ring.addresses[slot])
+
+
+cdef int gpu_ring_record_used(GpuRing* ring, int64_t begin, int64_t end) noexcept nogil:
+    """Record that what was queued on the compute stream so far covers the uses of entries ``[begin, end)``.
+
+    The event is that of the last one's slot.
+    """
+    cdef int64_t s = (end - 1) % ring.size
+    cdef uintptr_t event = ring.used[s]
+    cdef int status = _hip.event_record(event, ring.compute_stream)
     if status != _hip.HIP_SUCCESS:
         return status
     ring.records += 1
-    ring.last_use[s] = ring.used[s]
-    ring.last_use_order[s] = ring.records
+    while end > begin:
+        ring.last_use[s] = event
+        ring.last_use_order[s] = ring.records
+        end -= 1
+        s = s - 1 if s > 0 else ring.size - 1
     return _hip.HIP_SUCCESS
 
 

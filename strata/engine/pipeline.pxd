@@ -25,6 +25,8 @@ cdef enum Step:
     STEP_NO_MEMORY = 7   # host memory: `wanted` bytes
     STEP_HUNG = 8        # a strata thread has not come back: see its state
     STEP_IDLE = 9        # no request runs
+    STEP_INVALID = 10    # an argument is out of range: nothing was done
+    STEP_DROPPED = 11    # the entry was dropped: it cannot be taken
 
 # The end of the last request on its compute stream, for a next one on another.
 cdef enum LastEnd:
@@ -37,6 +39,22 @@ cdef struct AcquiredSlot:
     int64_t slot
     uintptr_t address
     int64_t nbytes
+
+cdef struct AcquiredSpan:
+    int64_t begin
+    int64_t end
+    int64_t slot         # of the first entry
+    uintptr_t address
+    int64_t stride       # from one slot to the next, bytes
+
+# What the engine has in hand, by the first slot of each: an entry, or a span.
+cdef enum Held:
+    HELD_NOTHING = 0
+    HELD_ENTRY = 1
+    HELD_SPAN = 2
+    HELD_HOLES = 3       # a span of dropped entries alone: nothing reads it
+    PASSED_SKIPPED = 4   # passed behind held ones: its turn comes with theirs
+    PASSED_DROPPED = 5
 
 cdef struct Pipeline:
     Control control
@@ -66,10 +84,19 @@ cdef struct Pipeline:
     PlanLimits limits
     int64_t length
     int64_t jobs
+    # consumed <= released <= acquired: what lies below `consumed` (the issuer's) has its `used` record.
     int64_t acquired
-    uint8_t* held                # per slot: 0 free, 1 acquired, 2 skipped before its turn
+    int64_t released
+    int64_t pending              # releases that were read and have no record yet
+    int64_t waited               # the compute stream has waited for the bytes of every entry below
+    int64_t awaited              # entries that must be published before what was found busy can go on
+    int64_t drops                # entries marked as dropped
+    bint share                   # dependencies that stream order gives already are not asked for
+    uint8_t* held                # per slot: `Held`, at the first slot of what is held
+    int64_t* held_ends           # and the entry after its last
     Command* commands              # the chain, from the last request's final command on
     Command* cursor               # of the next acquire
+    Command* oldest               # of the oldest entry without a `used` record
     int64_t began_ns
     # The last failed call of this thread's own.
     int call
@@ -95,16 +122,15 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
 cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil
 cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexcept nogil
-cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil
-cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil
-cdef int pipeline_skip(Pipeline* p) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
 cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
 cdef void pipeline_cancel(Pipeline* p) noexcept nogil
 cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil
 
-# For `_teardown`.
+# For `consumption` and `teardown`.
+cdef int pipeline_enter(Pipeline* p, int* restore, int* call) noexcept nogil
+cdef int pipeline_engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil
 cdef void pipeline_enter_at_end(Pipeline* p, int* restore) noexcept nogil
 cdef int pipeline_leave(Pipeline* p, int device) noexcept nogil
 cdef void pipeline_submit(Pipeline* p, Command* command) noexcept nogil

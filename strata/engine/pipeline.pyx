@@ -1,18 +1,18 @@
 """One streamer in C: rings, threads and the engine's side of the contract.
 
-Here entries are acquired, released and skipped, and requests begin and grow; their ends are in `_teardown`. What must
-wait for another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
+Here requests begin and grow; `consumption` has what the engine does with entries, `teardown` the ends. What must wait
+for another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
 """
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, malloc
 from libc.string cimport memcpy, memset
-from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed, memory_order_release
+from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, control_cancel, control_fail, control_reset, control_watch
-from strata.engine.counters cimport add, add_shared, clear_counters
+from strata.engine.counters cimport add, clear_counters
 from strata.engine.command cimport COMMAND_ENTRIES, Command, Rows
-from strata.engine.gpu_ring cimport gpu_ring_forget_uses, gpu_ring_init, gpu_ring_record_used
+from strata.engine.gpu_ring cimport gpu_ring_forget_uses, gpu_ring_init, gpu_ring_measure
 from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_delete, host_ring_new,
                                       host_ring_start_workers)
 from strata.engine.issuer cimport issuer_submit, issuer_start
@@ -122,11 +122,12 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     cdef int64_t s
     cdef int status
     p.held = <uint8_t*>calloc(gpu_ring, sizeof(uint8_t))
+    p.held_ends = <int64_t*>calloc(gpu_ring, sizeof(int64_t))
     p.issuer.batch_dsts = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
     p.issuer.batch_srcs = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
     p.issuer.batch_sizes = <size_t*>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(size_t))
     p.issuer.batch_room = MAX_SEGMENTS_OF_BATCH
-    if p.held == NULL or p.issuer.batch_dsts == NULL or p.issuer.batch_srcs == NULL or p.issuer.batch_sizes == NULL:
+    if p.held == NULL or p.held_ends == NULL or p.issuer.batch_dsts == NULL or p.issuer.batch_srcs == NULL or p.issuer.batch_sizes == NULL:
         p.wanted = <size_t>gpu_ring
         return STEP_NO_MEMORY
     p.ring.copy_stream = copy_stream
@@ -156,8 +157,10 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     if status != _hip.HIP_SUCCESS:
         return _failed(p, _hip.CALL_EVENT_CREATE, status)
     if own_slots:
+        p.ring.pitch = p.owned_stride
         for s in range(gpu_ring):
             p.ring.addresses[s] = p.owned_slots + <uintptr_t>(s * p.owned_stride)
+        gpu_ring_measure(&p.ring)
     p.slots_are_lent = not own_slots
     return STEP_OK
 
@@ -214,7 +217,13 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     p.length = 0
     p.jobs = 0
     p.acquired = 0
+    p.released = 0
+    p.pending = 0
+    p.waited = 0
+    p.awaited = 0
+    p.drops = 0
     p.cursor = NULL
+    p.oldest = NULL
     memset(p.held, 0, p.ring.size)
     if p.host != NULL:
         host_ring_begin(p.host, limits.stage_batch, p.timing)
@@ -267,6 +276,7 @@ cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t comput
         # Lent slots are fresh behind the fence. Owned ones are, too, after a request with lent ones: that
         # request's fence came after all their uses.
         gpu_ring_forget_uses(&p.ring)
+        gpu_ring_measure(&p.ring)
     p.slots_are_lent = lent
     p.ring.compute_stream = compute_stream
     p.last_compute_stream = compute_stream
@@ -313,6 +323,7 @@ cdef Command* _new_command(const Rows* rows, int64_t n_jobs, bint copy_arrays) n
     cdef int64_t first = rows.entry_starts[0]
     cdef int64_t n_segments = rows.entry_starts[n_entries] - first
     cdef int64_t words = 2 * n_entries + n_jobs
+    cdef int64_t mark_words = (n_entries + 7) // 8
     cdef int64_t* block
     cdef int64_t k
     cdef Command* command = make[Command]()
@@ -320,7 +331,7 @@ cdef Command* _new_command(const Rows* rows, int64_t n_jobs, bint copy_arrays) n
         return NULL
     if copy_arrays:
         words += 3 * n_segments + n_entries + 1
-    block = <int64_t*>malloc((words + 1) * sizeof(int64_t))
+    block = <int64_t*>malloc((words + mark_words) * sizeof(int64_t))
     if block == NULL:
         destroy(command)
         return NULL
@@ -330,6 +341,8 @@ cdef Command* _new_command(const Rows* rows, int64_t n_jobs, bint copy_arrays) n
     command.jobs = block
     command.ends = block + n_entries
     command.job_entries = block + 2 * n_entries
+    command.marks = <atomic[uint8_t]*>(block + words)
+    memset(block + words, 0, mark_words * sizeof(int64_t))
     command.addresses = rows.addresses
     command.nbytes = rows.nbytes
     command.offsets = rows.offsets
@@ -380,7 +393,7 @@ cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexce
             return step
     command = _new_command(rows, n_jobs, copy_arrays)
     if command == NULL:
-        p.wanted = <size_t>n_entries * 24
+        p.wanted = <size_t>n_entries * 25
         return STEP_NO_MEMORY
     command.first_entry = p.length
     command.first_job = p.jobs
@@ -397,153 +410,28 @@ cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexce
     p.jobs += n_jobs
     if p.cursor == NULL:
         p.cursor = command
+        p.oldest = command
     pipeline_submit(p, command)
     if p.host != NULL:
         host_ring_append(p.host, command)
     return STEP_OK
 
 
-# --- the engine's side ---------------------------------------------------------------------------------------
+# --- the engine's waits ----------------------------------------------------------------------------------------
 
-cdef inline Command* _command_at(Pipeline* p, int64_t entry) noexcept nogil:
-    """The command of the entry to be acquired next; the cursor moves forward only."""
-    while entry >= p.cursor.first_entry + p.cursor.n_entries:
-        p.cursor = p.cursor.next.load(memory_order_acquire)
-    return p.cursor
-
-
-cdef int _ready(Pipeline* p) noexcept nogil:
-    """Whether the next entry may be taken: published, or why not."""
-    cdef int64_t entry = p.acquired
-    cdef Command* command
-    if not p.running:
-        return STEP_IDLE
-    if p.control.interrupted.load(memory_order_acquire):
-        return STEP_STOPPED
-    if entry >= p.length:
-        return STEP_END
-    if p.issuer.issued.get() > entry:
-        _hip.announce_acquire(&p.issuer.issued)
-        return STEP_OK
-    command = _command_at(p, entry)
-    if command.ends[entry - command.first_entry] > p.issuer.consumed.get() + p.ring.size:
-        return STEP_HELD
-    return STEP_BUSY
-
-
-cdef int _engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil:
+cdef int pipeline_engine_failed(Pipeline* p, int call, int status, int64_t entry) noexcept nogil:
+    """A HIP call of the engine's thread has failed: that ends the request."""
     _hip.clear_last_error()
     control_fail(&p.control, WHO_ENGINE, -1, call, status, entry, entry % p.ring.size, p.ring.compute_stream)
     return STEP_STOPPED
 
 
-cdef int pipeline_acquire(Pipeline* p, AcquiredSlot* out) noexcept nogil:
-    """Take the next entry if it is published: the compute stream waits on its group's `copied`."""
-    cdef int64_t entry = p.acquired
-    cdef int64_t slot, terminal, s
-    cdef int64_t began = 0
-    cdef Command* command
-    cdef int status, restore, left
-    cdef int call = 0
-    cdef int step = _ready(p)
-    if step != STEP_OK:
-        return step
-    command = _command_at(p, entry)
-    terminal = (command.ends[entry - command.first_entry] - 1) % p.ring.size
-    slot = entry % p.ring.size
-    if p.timing:
-        began = now_ns()
-    status = pipeline_enter(p, &restore, &call)
-    if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, call, status, entry)
-    _hip.announce_label(entry, slot, entry // p.ring.size)
-    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])
-    left = pipeline_leave(p, restore)
-    if p.timing:
-        add_shared(p.counters.dependency_calls_ns, now_ns() - began)
-    if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, _hip.CALL_STREAM_WAIT_EVENT, status, entry)
-    if left != _hip.HIP_SUCCESS:
-        return _engine_failed(p, _hip.CALL_SET_DEVICE, left, entry)
-    add(p.counters.copied_waits, 1)
-    p.held[slot] = 1
-    p.acquired = entry + 1
-    out.entry = entry
-    out.slot = slot
-    out.address = p.ring.addresses[slot]
-    out.nbytes = 0
-    for s in range(command.entry_starts[entry - command.first_entry],
-                   command.entry_starts[entry - command.first_entry + 1]):
-        if command.nbytes[s] > 0 and command.offsets[s] + command.nbytes[s] > out.nbytes:
-            out.nbytes = command.offsets[s] + command.nbytes[s]
-    return STEP_OK
-
-
-cdef int _consume(Pipeline* p, int64_t entry) noexcept nogil:
-    """Record the entry's `used`, then tell the issuer."""
-    cdef int status, restore, left
-    cdef int call = 0
-    cdef int64_t began = 0
-    if p.timing:
-        began = now_ns()
-    status = pipeline_enter(p, &restore, &call)
-    if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, call, status, entry)
-    _hip.announce_label(entry, entry % p.ring.size, entry // p.ring.size)
-    status = gpu_ring_record_used(&p.ring, entry)
-    left = pipeline_leave(p, restore)
-    if p.timing:
-        add_shared(p.counters.dependency_calls_ns, now_ns() - began)
-    if status != _hip.HIP_SUCCESS:
-        return _engine_failed(p, _hip.CALL_EVENT_RECORD, status, entry)
-    if left != _hip.HIP_SUCCESS:
-        return _engine_failed(p, _hip.CALL_SET_DEVICE, left, entry)
-    add(p.counters.used_records, 1)
-    p.held[entry % p.ring.size] = 0
-    _hip.announce_release(&p.issuer.consumed)
-    p.issuer.consumed.advance(entry + 1)
-    return STEP_OK
-
-
-cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil:
-    """Give the oldest held entry back, and with it the skipped ones behind it."""
-    cdef int step
-    if not p.running:
-        return STEP_IDLE
-    if p.control.interrupted.load(memory_order_acquire):
-        return STEP_STOPPED
-    if entry != p.issuer.consumed.get() or entry >= p.acquired or p.held[entry % p.ring.size] != 1:
-        return STEP_ORDER
-    step = _consume(p, entry)
-    entry += 1
-    while step == STEP_OK and entry < p.acquired and p.held[entry % p.ring.size] == 2:
-        step = _consume(p, entry)
-        entry += 1
-    return step
-
-
-cdef int pipeline_skip(Pipeline* p) noexcept nogil:
-    """Pass the next entry without a wait for its bytes. Behind held entries its turn comes with theirs."""
-    cdef int64_t entry = p.acquired
-    cdef int step = _ready(p)
-    if step != STEP_OK:
-        return step
-    p.acquired = entry + 1
-    if p.issuer.consumed.get() < entry:
-        p.held[entry % p.ring.size] = 2
-    else:
-        step = _consume(p, entry)
-    if step == STEP_OK:
-        add(p.counters.skipped, 1)
-    return step
-
-
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil:
-    """Block until the next entry is published, something stops the request, or the time is over."""
+    """Block until what the last step has found busy is published, something stops the request, or the time is over."""
     cdef int64_t began = 0
     if p.timing:
         began = now_ns()
-    p.issuer.issued.wait(p.acquired + 1, p.control.interrupted, timeout_ns)
+    p.issuer.issued.wait(p.awaited, p.control.interrupted, timeout_ns)
     if p.timing:
         add(p.counters.wait_publication_ns, now_ns() - began)
     return STEP_OK
@@ -567,7 +455,7 @@ cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
     if status == _hip.HIP_NOT_READY:
         _hip.clear_last_error()
         return STEP_BUSY
-    return _engine_failed(p, _hip.CALL_EVENT_QUERY, status, entry)
+    return pipeline_engine_failed(p, _hip.CALL_EVENT_QUERY, status, entry)
 
 
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil:

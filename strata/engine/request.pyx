@@ -1,11 +1,9 @@
 # cython: nonecheck=True
-"""The engine's side for Python: a request, a slot.
+"""The engine's side for Python: a request.
 
 `acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
 up to a switch interval each time. They give it up only to block, in slices, so that Ctrl-C gets through.
 """
-cimport cython
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport memory_order_acquire
 
@@ -18,10 +16,14 @@ from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
 from strata.engine.command cimport Rows
 from strata.engine.core cimport StreamerCore, as_counters, cause_error, nanoseconds, rows_of
 from strata.engine.counters cimport N_COUNTERS, read_counters
-from strata.engine.pipeline cimport (STEP_BUSY, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, STEP_ORDER,
-                                     STEP_STOPPED, AcquiredSlot, Pipeline, pipeline_acquire, pipeline_begin, pipeline_cancel,
-                                     pipeline_extend, pipeline_pause, pipeline_progress, pipeline_release, pipeline_skip,
-                                     pipeline_slot_arrived, pipeline_wait_published)
+from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_flush,
+                                        pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_skip)
+from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK,
+                                     STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_begin,
+                                     pipeline_cancel, pipeline_extend, pipeline_progress, pipeline_wait_published)
+from strata.engine.running cimport Running
+from strata.engine.slot cimport new_slot
+from strata.engine.span cimport Span
 from strata._planner cimport PlanLimits
 from strata.engine.teardown cimport pipeline_abort, pipeline_finish
 from strata.engine.threads cimport now_ns
@@ -87,7 +89,7 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     return request
 
 
-cdef class Request:
+cdef class Request(Running):
     """One pass over one list of entries. Made by `strata.ExpertStreamer.begin`.
 
     A context manager: leaving it finishes the request where every entry was consumed, and aborts it
@@ -106,16 +108,6 @@ cdef class Request:
 
     def __init__(self):
         raise TypeError("a Request is made by ExpertStreamer.begin()")
-
-    cdef Pipeline* pipeline(self) except NULL:
-        if self.core is None:
-            raise StrataError("this request was made by no streamer: ExpertStreamer.begin() makes requests")
-        if self.ended is not None:
-            if self.ended == "finished":
-                raise StrataError("this request is finished")
-            raise RequestAborted(f"this request is over: {self.ended}")
-        self.core.check_open()
-        return self.core.p
 
     def __len__(self):
         return self.core.p.length if self.ended is None and self.core.p != NULL else self.final_length
@@ -138,6 +130,13 @@ cdef class Request:
         if self.ended is None and self.core.p != NULL:
             return self.core.p.issuer.consumed.get()
         return self.final_consumed
+
+    @property
+    def released(self):
+        """Entries that were given back or passed; `consumed` follows, where several share a record."""
+        if self.ended is None and self.core.p != NULL:
+            return self.core.p.released
+        return self.final_released
 
     @property
     def counters(self):
@@ -178,7 +177,6 @@ cdef class Request:
             The first cause, if a HIP call of any thread failed.
         """
         cdef AcquiredSlot got
-        cdef Slot slot
         cdef Pipeline* p
         cdef int step
         if timeout is not None:
@@ -191,13 +189,130 @@ cdef class Request:
                 step = pipeline_acquire(p, &got)
             if step != STEP_OK:
                 self._raise(step)
-        slot = Slot.__new__(Slot)
-        slot.request = self
-        slot.entry = got.entry
-        slot.slot = got.slot
-        slot.address = got.address
-        slot.nbytes = got.nbytes
-        return slot
+        return new_slot(self, None, &got)
+
+    def acquire_span(self, limit, timeout=None):
+        """The slots of the next entries, together: one wait of the compute stream for all of their bytes.
+
+        Parameters
+        ----------
+        limit : int
+            At most so many entries, 1 to the ring's depth. What may be held now cuts it.
+        timeout : float, optional
+            As for `acquire`.
+
+        Returns
+        -------
+        Span
+            The longest run of next entries whose slots lie at one distance from each other (those that strata
+            allocates always do), not across the ring's wrap nor the end of an extension, and whose last copy group
+            needs no further release. Entries that were dropped are holes in it: see `Span.wanted`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `limit` is no integer, or none of 1 to the ring's depth; nothing was done.
+        IndexError, TimeoutError, StallError, StrataError, RequestAborted, HipError
+            As `acquire`.
+        """
+        cdef AcquiredSpan got
+        cdef Span span
+        cdef Pipeline* p
+        cdef int64_t most
+        cdef int step
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
+        most = self._check_limit(limit)
+        p = self.pipeline()
+        step = pipeline_acquire_span(p, most, &got)
+        if step != STEP_OK:
+            while step == STEP_BUSY:
+                self._block(timeout)
+                step = pipeline_acquire_span(p, most, &got)
+            if step != STEP_OK:
+                self._raise(step)
+        span = Span.__new__(Span)
+        span.request = self
+        span.origin = self
+        span.begin = got.begin
+        span.end = got.end
+        span.slot = got.slot
+        span.address = got.address
+        span.stride = got.stride
+        return span
+
+    cdef int64_t _check_limit(self, limit) except -1:
+        self.pipeline()
+        if isinstance(limit, (bool, np.bool_)) or not isinstance(limit, (int, np.integer)):
+            raise TypeError(f"limit is {limit!r}; a number of entries, an integer, is wanted")
+        if not 1 <= int(limit) <= self.core.gpu_ring:
+            raise ValueError(f"limit is {limit}; it must be from 1 to {self.core.gpu_ring}, the ring's depth")
+        return int(limit)
+
+    def spans(self, limit):
+        """Iterate over the rest of the request by spans; each is released when the next one is asked for.
+
+        Parameters
+        ----------
+        limit : int
+            As for `acquire_span`.
+
+        Returns
+        -------
+        iterator of Span
+            It ends with the list. A loop that is left keeps its last span, as a loop over the request keeps its slot.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `limit` is no integer, or none of 1 to the ring's depth.
+        IndexError, TimeoutError, StallError, StrataError, RequestAborted, HipError
+            From the iterator, as `acquire`.
+        """
+        return self._spans(self._check_limit(limit))
+
+    def _spans(self, int64_t limit):
+        cdef Pipeline* p
+        while True:
+            self._release_iterated()
+            p = self.pipeline()
+            if p.acquired >= p.length and not p.control.interrupted.load(memory_order_acquire):
+                return
+            self.iterated = self.acquire_span(limit)
+            yield self.iterated
+
+    cdef int _release_iterated(self) except -1:
+        """A loop's turn is over."""
+        held, self.iterated = self.iterated, None
+        if held is not None and held.held:
+            held.release()
+        return 0
+
+    cdef int _pass_dropped(self) except -1:
+        """Pass over what was dropped, up to the next entry that was not."""
+        cdef Pipeline* p = self.pipeline()
+        cdef int step = pipeline_pass_dropped(p)
+        while step == STEP_BUSY:
+            self._block(None)
+            step = pipeline_pass_dropped(p)
+        if step != STEP_OK:
+            self._raise(step)
+        return 0
+
+    def flush(self):
+        """Record the `used` of everything that was released and shares a record that is still to come.
+
+        For an engine that waits in a way of its own, so that the issuer may go on meanwhile; strata does it by itself
+        before it waits. Without `share_dependencies` nothing is ever pending.
+
+        Raises
+        ------
+        StrataError, RequestAborted, HipError
+            As `acquire`.
+        """
+        cdef int step = pipeline_flush(self.pipeline())
+        if step != STEP_OK:
+            self._raise(step)
 
     def skip(self, n=1):
         """Pass the next `n` entries unread: their `used` records advance, no wait is queued.
@@ -242,18 +357,17 @@ cdef class Request:
         return self
 
     def __next__(self):
-        cdef Slot slot = self.iterated
         cdef Pipeline* p = self.pipeline()
-        if slot is not None:
-            self.iterated = None
-            if slot.request is not None:
-                slot.release()
-                p = self.pipeline()
+        if self.iterated is not None:
+            self._release_iterated()
+            p = self.pipeline()
+        if p.drops > 0:
+            self._pass_dropped()
+            p = self.pipeline()
         if p.acquired >= p.length and not p.control.interrupted.load(memory_order_acquire):
             raise StopIteration
-        slot = self.acquire()
-        self.iterated = slot
-        return slot
+        self.iterated = self.acquire()
+        return self.iterated
 
     def extend(self, copies):
         """Append entries to the running request.
@@ -341,12 +455,13 @@ cdef class Request:
         cdef StreamerCore core = self.core
         cdef int step = STEP_BUSY
         self.pipeline()
-        if self.iterated is not None and self.iterated.request is not None:
-            self.iterated.release()
-        self.iterated = None
+        self._release_iterated()
         p = self.pipeline()
-        if p.issuer.consumed.get() < p.length and not p.control.interrupted.load(memory_order_acquire):
-            consumed = p.issuer.consumed.get()
+        if p.drops > 0 and pipeline_only_dropped_left(p):
+            self._pass_dropped()
+            p = self.pipeline()
+        if p.released < p.length and not p.control.interrupted.load(memory_order_acquire):
+            consumed = p.released
             listed = p.length
             self._abort("finish() came before every entry was consumed")
             raise StrataError(f"finish() with {consumed} of {listed} entries consumed: the request was aborted")
@@ -357,7 +472,7 @@ cdef class Request:
                 step = pipeline_finish(p, SLICE_NS)
             core.busy = False
             if step == STEP_BUSY:
-                self._let_handlers_run()
+                self.let_handlers_run()
         if step != STEP_OK:
             self._raise(step)
         self._over("finished")
@@ -414,6 +529,7 @@ cdef class Request:
         self.final_length = p.length
         self.final_issued = p.issuer.issued.get()
         self.final_consumed = p.issuer.consumed.get()
+        self.final_released = p.released
         self.broke = p.broken
         self.failed = p.control.failed.load(memory_order_acquire) == 2
         if self.failed:
@@ -446,8 +562,9 @@ cdef class Request:
         p = self.pipeline()
         if kind is not None:
             self._abort("an exception left its context")
-        elif p.issuer.consumed.get() < p.length and not p.control.interrupted.load(memory_order_acquire):
-            consumed = p.issuer.consumed.get()
+        elif (p.released < p.length and not pipeline_only_dropped_left(p)
+                and not p.control.interrupted.load(memory_order_acquire)):
+            consumed = p.released
             listed = p.length
             self._abort("its context was left early")
             logger.info("a request was left with %d of %d entries consumed: aborted", consumed, listed)
@@ -488,7 +605,7 @@ cdef class Request:
         cdef int64_t progress = pipeline_progress(p)
         cdef int64_t moved = now
         cdef int64_t slice_ns
-        cdef int64_t target = p.acquired + 1
+        cdef int64_t target = p.awaited
         if timeout is not None:
             deadline = now + nanoseconds(timeout)
         while p.issuer.issued.get() < target and not p.control.interrupted.load(memory_order_acquire):
@@ -502,7 +619,7 @@ cdef class Request:
             with nogil:
                 pipeline_wait_published(p, slice_ns)
             core.busy = False
-            self._let_handlers_run()
+            self.let_handlers_run()
             now = now_ns()
             if p.issuer.exited.load(memory_order_acquire):
                 p.broken = True
@@ -510,10 +627,8 @@ cdef class Request:
             if core.stall_ns and p.issuer.issued.get() < target:
                 core.watch_stall(&progress, &moved, f"entry {target - 1} was not published")
 
-    cdef int _let_handlers_run(self) except -1:
-        """Signal handlers may end the request, or close the streamer: then the call that waits ends, too."""
-        PyErr_CheckSignals()
-        self.pipeline()
+    cdef int end_with(self, int step) except -1:
+        self._raise(step)
         return 0
 
     def _raise(self, int step):
@@ -523,11 +638,13 @@ cdef class Request:
         if step == STEP_END:
             raise IndexError(f"entry {entry} is past the end of the list ({p.length} entries)")
         if step == STEP_HELD:
-            held = entry - p.issuer.consumed.get()
+            held = entry - p.released
             raise StrataError(
                 f"entry {entry} cannot be published while {held} slots are held: only a release can free its "
                 f"group's slots. At most {self.core.gpu_ring - max(p.limits.copy_batch, p.limits.stage_copy_batch) + 1} "
                 "slots (max_held) can always be held")
+        if step == STEP_DROPPED:
+            raise StrataError(f"entry {entry} was dropped and cannot be acquired: skip() passes it")
         if step == STEP_STOPPED:
             if p.running:
                 self._abort("it failed" if p.control.failed.load(memory_order_acquire) else "it was cancelled", False)
@@ -567,138 +684,3 @@ cdef class Request:
         elif self.stranded:
             error.add_note(self.stranded)
         raise error
-
-
-@cython.freelist(64)
-cdef class Slot:
-    """A slot that holds an entry's bytes, from `Request.acquire` to `release`.
-
-    Attributes
-    ----------
-    entry : int
-        Number of the entry in its request.
-    slot : int
-        Index in the GPU ring.
-    address : int
-        Device address of the slot.
-    nbytes : int
-        Bytes from the slot's start to the end of the entry's last segment.
-
-    Notes
-    -----
-    Kernels queued on the compute stream between `acquire` and `release` see the bytes. After `release` the
-    slot is strata's again.
-    """
-
-    def __init__(self):
-        raise TypeError("a Slot is made by Request.acquire()")
-
-    def release(self):
-        """Record that the kernels queued so far are the slot's last readers, and give it back.
-
-        Raises
-        ------
-        StrataError
-            If it was released before, or an older slot is still held.
-        """
-        cdef Request request = self.request
-        cdef Pipeline* p
-        cdef int step
-        if request is None:
-            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
-        p = request.pipeline()
-        step = pipeline_release(p, self.entry)
-        if step == STEP_OK:
-            self.request = None
-            return
-        if step == STEP_ORDER:
-            raise StrataError(f"entry {self.entry} cannot be released before entry {p.issuer.consumed.get()}: "
-                              "slots are released in the order in which they were acquired")
-        request._raise(step)
-
-    def synchronize(self):
-        """Block the host until the bytes have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
-
-        Raises
-        ------
-        StrataError
-            If the slot was released before.
-        StallError, RequestAborted, HipError
-            As `Request.acquire`.
-        """
-        cdef Request request = self.request
-        cdef StreamerCore core
-        cdef Pipeline* p
-        cdef int64_t pause = 20000
-        cdef int64_t progress, moved
-        cdef int step
-        if request is None:
-            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
-        p = request.pipeline()
-        core = request.core
-        step = pipeline_slot_arrived(p, self.entry)
-        if step == STEP_BUSY:
-            progress = pipeline_progress(p)
-            moved = now_ns()
-        while step == STEP_BUSY:
-            core.busy = True
-            with nogil:
-                pipeline_pause(p, pause)
-                step = pipeline_slot_arrived(p, self.entry)
-            core.busy = False
-            pause = min(pause + pause // 2, 1000000)
-            request._let_handlers_run()
-            if self.request is None:
-                raise StrataError(f"slot {self.slot} (entry {self.entry}) was released meanwhile")
-            if core.stall_ns and step == STEP_BUSY:
-                core.watch_stall(&progress, &moved, f"the bytes of entry {self.entry} have not arrived")
-        if step != STEP_OK:
-            request._raise(step)
-
-    def array(self):
-        """The slot's bytes as a NumPy array, where device memory is host memory (software runtime).
-
-        Returns
-        -------
-        ndarray of uint8, shape (nbytes,)
-            Valid until `release`, and only once the bytes have arrived: see `synchronize`.
-
-        Raises
-        ------
-        StrataError
-            On a device whose memory the host cannot address.
-        """
-        import numpy as np
-        self._check_held()
-        if _hip.runtime_name() != "software":
-            raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
-        return np.asarray(_HostView(self.address, self.nbytes, self))
-
-    def _check_held(self):
-        if self.request is None:
-            raise StrataError(f"slot {self.slot} (entry {self.entry}) was released before")
-
-    @property
-    def __cuda_array_interface__(self):
-        if _hip.runtime_name() == "software":
-            raise AttributeError("the software runtime's memory is host memory: use array()")
-        self._check_held()
-        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
-                "strides": None}
-
-    def __reduce__(self):
-        raise TypeError("a Slot cannot be copied or pickled: it is held once")
-
-    def __repr__(self):
-        held = "held" if self.request is not None else "released"
-        return f"<strata.Slot {self.slot}: entry {self.entry}, {self.nbytes} bytes at {self.address:#x}, {held}>"
-
-
-class _HostView:
-    """Lends a slot's memory to NumPy and keeps the slot's streamer alive."""
-
-    def __init__(self, address, nbytes, slot):
-        self.slot = slot
-        self.core = slot
-        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address or 1, False),
-                                    "version": 3}

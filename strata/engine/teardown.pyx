@@ -11,7 +11,8 @@ from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER, control_fail, control_stop
 from strata.engine.counters cimport add
 from strata.engine.command cimport COMMAND_FINISH, COMMAND_QUIT, COMMAND_SETTLE, Command
-from strata.engine.gpu_ring cimport gpu_ring_clear, gpu_ring_record_used
+from strata.engine.consumption cimport pipeline_flush, pipeline_record_held
+from strata.engine.gpu_ring cimport gpu_ring_clear
 from strata.engine.host_ring cimport host_ring_delete, host_ring_finish
 from strata.engine.pipeline cimport (END_PASSED, END_RECORDED, STEP_BUSY, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED,
                                      Pipeline, pipeline_enter_at_end, pipeline_leave, pipeline_submit, pipeline_progress)
@@ -179,6 +180,7 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
     if p.timing:
         add(p.counters.wall_ns, now_ns() - p.began_ns)
     p.cursor = NULL
+    p.oldest = NULL
     p.ending = False
     p.running = False
 
@@ -194,8 +196,11 @@ cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
         return STEP_IDLE
     if p.control.interrupted.load(memory_order_acquire):
         return STEP_STOPPED
-    if p.issuer.consumed.get() < p.length:
+    if p.released < p.length:
         return STEP_ORDER
+    step = pipeline_flush(p)
+    if step != STEP_OK:
+        return step
     step = _end(p, slice_ns)
     if step == STEP_BUSY:
         return step
@@ -214,7 +219,7 @@ cdef int pipeline_finish(Pipeline* p, int64_t slice_ns) noexcept nogil:
 
 
 cdef int pipeline_abort(Pipeline* p) noexcept nogil:
-    """Stop, drain, and record `used` for what was acquired and not released: kernels may read it."""
+    """Stop, drain, and record `used` for what was acquired and has no record yet: kernels may read it."""
     cdef int step, status, restore
     cdef int64_t entry = -1
     if not p.running:
@@ -227,14 +232,7 @@ cdef int pipeline_abort(Pipeline* p) noexcept nogil:
         p.running = False
         return step
     pipeline_enter_at_end(p, &restore)   # an event's record names its stream
-    status = _hip.HIP_SUCCESS
-    for entry in range(p.issuer.consumed.get(), p.acquired):
-        if p.held[entry % p.ring.size] != 1:
-            continue
-        status = gpu_ring_record_used(&p.ring, entry)
-        if status != _hip.HIP_SUCCESS:
-            break
-        add(p.counters.used_records, 1)
+    status = pipeline_record_held(p, &entry)
     step = _leave_compute_stream(p, entry, status)
     if pipeline_leave(p, restore) != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
@@ -318,6 +316,7 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns, int* stranded) noexcept
     _free_chain(p.commands)
     p.commands = NULL
     free(p.held)
+    free(p.held_ends)
     free(p.issuer.batch_dsts)
     free(p.issuer.batch_srcs)
     free(p.issuer.batch_sizes)

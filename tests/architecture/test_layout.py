@@ -26,13 +26,17 @@ LAYERS = [
     ["engine.host_ring"],
     ["engine.issuer"],
     ["engine.pipeline"],
+    ["engine.consumption"],
     ["engine.teardown"],
     ["engine.core"],
+    ["engine.running"],
+    ["engine.slot"],
+    ["engine.span"],
     ["engine.request", "engine.stager"],
     ["capi"],
 ]
 #: Run on strata's own threads, or in calls that must not raise.
-NATIVE = ["control", "gpu_ring", "host_ring", "issuer", "pipeline", "teardown"]
+NATIVE = ["control", "gpu_ring", "host_ring", "issuer", "pipeline", "consumption", "teardown"]
 
 
 def code(path: Path) -> str:
@@ -92,7 +96,7 @@ def test_the_planner_knows_nothing_of_threads() -> None:
 @pytest.mark.parametrize("path", FACE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_python_face_holds_no_scheduling(path: Path) -> None:
     """It reaches the core through the streamer's, the stager's and the planner's classes alone."""
-    allowed = {"core", "request", "stager", "host_functions"}
+    allowed = {"core", "request", "slot", "span", "stager", "host_functions"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strata.engine"):
             names = (node.module or "").split(".")[2:] or [alias.name for alias in node.names]

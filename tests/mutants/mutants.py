@@ -79,6 +79,7 @@ def _moved(name: str, file: str, rule: str, *edits: tuple[str, str]) -> Mutant:
 
 _PLANNER, _GPU_RING, _HOST_RING = "_planner.pyx", "engine/gpu_ring.pyx", "engine/host_ring.pyx"
 _ISSUER, _PIPELINE, _TEARDOWN = "engine/issuer.pyx", "engine/pipeline.pyx", "engine/teardown.pyx"
+_CONSUMPTION = "engine/consumption.pyx"
 
 MUTANTS: tuple[Mutant, ...] = (
     # Slots.
@@ -97,8 +98,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "reuse waits on the neighbour's use", _GPU_RING,
         "release: `used[i % gpu_ring]` covers the slot's own readers",
-        "    ring.last_use[s] = ring.used[s]",
-        "    ring.last_use[s] = ring.used[(s + 1) % ring.size]",
+        "    cdef uintptr_t event = ring.used[s]",
+        "    cdef uintptr_t event = ring.used[(s + 1) % ring.size]",
     ),
     _line(
         "window one slot too wide", _PLANNER,
@@ -113,17 +114,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if not issuer.consumed.wait(begin + 1 - issuer.ring.size, issuer.control.stop, kForever):",
     ),
     _moved(
-        "consumed before used is recorded", _PIPELINE,
+        "consumed before used is recorded", _CONSUMPTION,
         "release: `used` is recorded, then `consumed = i + 1`",
         (
-            "    status = gpu_ring_record_used(&p.ring, entry)\n",
-            "    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(entry + 1)\n"
-            "    status = gpu_ring_record_used(&p.ring, entry)\n",
+            "    status = gpu_ring_record_used(&p.ring, p.issuer.consumed.get(), end)\n",
+            "    status = p.issuer.consumed.get()\n    _hip.announce_release(&p.issuer.consumed)\n"
+            "    p.issuer.consumed.advance(end)\n    status = gpu_ring_record_used(&p.ring, status, end)\n",
         ),
         (
-            "    p.held[entry % p.ring.size] = 0\n"
-            "    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(entry + 1)\n",
-            "    p.held[entry % p.ring.size] = 0\n",
+            "    p.pending = 0\n    _hip.announce_release(&p.issuer.consumed)\n    p.issuer.consumed.advance(end)\n",
+            "    p.pending = 0\n",
         ),
     ),
     _line(
@@ -170,15 +170,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return True\n\n\ncdef bint _dependency(Issuer* issuer, int64_t begin, int64_t end, KindCounters* counters,",
     ),
     _line(
-        "acquire waits on the entry's own slot", _PIPELINE,
+        "acquire waits on the entry's own slot", _CONSUMPTION,
         "acquire: the compute stream waits on `copied[t]` of the terminal",
-        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])",
-        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[slot])",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[(group_end - 1) % p.ring.size])",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[last % p.ring.size])",
     ),
     _line(
-        "acquire without its wait", _PIPELINE,
+        "acquire without its wait", _CONSUMPTION,
         "acquire: the compute stream waits on `copied[t]`",
-        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[terminal])",
+        "    status = _hip.stream_wait_event(p.ring.compute_stream, p.ring.copied[(group_end - 1) % p.ring.size])",
         "    status = _hip.HIP_SUCCESS",
     ),
     _line(
@@ -238,10 +238,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "    status = _hip.HIP_SUCCESS",
     ),
     _line(
-        "abort without a record for held slots", _TEARDOWN,
+        "abort without a record for held slots", _CONSUMPTION,
         "ends: slots that the engine holds get their `used` record",
-        "        status = gpu_ring_record_used(&p.ring, entry)",
-        "        status = _hip.HIP_SUCCESS",
+        "            status = gpu_ring_record_used(&p.ring, at, end)",
+        "            status = _hip.HIP_SUCCESS",
     ),
     _line(
         "close without waiting for the last readers", _ISSUER,

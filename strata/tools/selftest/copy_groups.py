@@ -15,7 +15,8 @@ import numpy as np
 
 from strata import _hip
 from strata._planner import CopyPlan
-from strata.engine.request import Request, Slot
+from strata.engine.request import Request
+from strata.engine.slot import Slot
 from strata.errors import StrataError
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer

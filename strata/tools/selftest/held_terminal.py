@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata import _hip
-from strata.engine.request import Request, Slot
+from strata.engine.request import Request
+from strata.engine.slot import Slot
 from strata.errors import StrataError
 from strata.runtime.software import control
 from strata.settings import BatchSettings

@@ -1,0 +1,154 @@
+# cython: nonecheck=True
+"""A slot that the engine holds, by itself or as a part of a span."""
+cimport cython
+
+import numpy as np
+
+from strata cimport _hip
+from strata.engine.consumption cimport pipeline_release
+from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
+from strata.engine.running cimport Running
+
+from strata.errors import StrataError
+
+
+cdef Slot new_slot(Running request, object span, const AcquiredSlot* got):
+    cdef Slot slot = Slot.__new__(Slot)
+    slot.request = request
+    slot.span = span
+    slot.entry = got.entry
+    slot.slot = got.slot
+    slot.address = got.address
+    slot.nbytes = got.nbytes
+    return slot
+
+
+@cython.freelist(64)
+cdef class Slot:
+    """A slot that holds an entry's bytes, from `Request.acquire` to `release`. A context manager: leaving it releases it.
+
+    Attributes
+    ----------
+    entry : int
+        Number of the entry in its request.
+    slot : int
+        Index in the GPU ring.
+    address : int
+        Device address of the slot.
+    nbytes : int
+        Bytes from the slot's start to the end of the entry's last segment.
+
+    Notes
+    -----
+    Kernels queued on the compute stream between `acquire` and `release` see the bytes. After `release` the
+    slot is strata's again.
+    """
+
+    def __init__(self):
+        raise TypeError("a Slot is made by Request.acquire()")
+
+    def release(self):
+        """Record that the kernels queued so far are the slot's last readers, and give it back.
+
+        Raises
+        ------
+        StrataError
+            If it was released before, or an older slot is still held.
+        """
+        cdef Running request = self.request
+        cdef Pipeline* p
+        cdef int step
+        if self.span is not None:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) is part of a span and not released by itself: release "
+                              "the span")
+        if request is None:
+            self.check_held()
+        p = request.pipeline()
+        step = pipeline_release(p, self.entry)
+        if step == STEP_OK:
+            self.request = None
+            return
+        if step == STEP_ORDER:
+            raise StrataError(f"entry {self.entry} cannot be released before entry {p.released}: "
+                              "slots are released in the order in which they were acquired")
+        request.end_with(step)
+
+    def synchronize(self):
+        """Block the host until the bytes have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
+
+        Raises
+        ------
+        StrataError
+            If the slot was released before.
+        StallError, RequestAborted, HipError
+            As `Request.acquire`.
+        """
+        self.check_held()
+        self.request.wait_arrived(self.entry, self)
+
+    def array(self):
+        """The slot's bytes as a NumPy array, where device memory is host memory (software runtime).
+
+        Returns
+        -------
+        ndarray of uint8, shape (nbytes,)
+            Valid until `release`, and only once the bytes have arrived: see `synchronize`.
+
+        Raises
+        ------
+        StrataError
+            On a device whose memory the host cannot address.
+        """
+        self.check_held()
+        if _hip.runtime_name() != "software":
+            raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
+        return np.asarray(_HostView(self.address, self.nbytes, self))
+
+    def check_held(self, problem="was released before"):
+        """Raise `StrataError` unless the slot is held."""
+        if not self.held:
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) {problem}")
+
+    @property
+    def held(self):
+        """Whether the slot, or the span that it is a part of, was not released yet."""
+        return self.request is not None and (self.span is None or self.span.held)
+
+    def __enter__(self):
+        self.check_held()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if self.request is None or self.span is not None or self.request.ended is not None:
+            return False
+        try:
+            self.release()
+        except StrataError:
+            if kind is None:
+                raise
+        return False
+
+    @property
+    def __cuda_array_interface__(self):
+        if _hip.runtime_name() == "software":
+            raise AttributeError("the software runtime's memory is host memory: use array()")
+        self.check_held()
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
+                "strides": None}
+
+    def __reduce__(self):
+        raise TypeError("a Slot cannot be copied or pickled: it is held once")
+
+    def __repr__(self):
+        held = "held" if self.held else "released"
+        return f"<strata.Slot {self.slot}: entry {self.entry}, {self.nbytes} bytes at {self.address:#x}, {held}>"
+
+
+class _HostView:
+    """Lends a slot's memory to NumPy and keeps the slot's streamer alive."""
+
+    def __init__(self, address, nbytes, slot):
+        self.slot = slot
+        self.core = slot
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address or 1, False),
+                                    "version": 3}
