@@ -131,10 +131,11 @@ def test_native_code_never_takes_the_gil(name: str) -> None:
 def test_the_core_is_portable() -> None:
     """No POSIX: threads, clocks and conditions are the C++ library's.
 
-    One header is apart: that a thread takes no signals, and its name, the C++ library has no word for.
+    Two headers are apart, for what the C++ library has no word for: that a thread takes no signals, and its name; and
+    reads of a file at a position.
     """
     headers = {path.name for path in (PACKAGE / "include" / "strata").glob("*")}
-    assert headers == {"threads.hpp", "thread_start.hpp"}
+    assert headers == {"threads.hpp", "thread_start.hpp", "files.hpp"}
     sources = [*CYTHON, PACKAGE / "include" / "strata" / "threads.hpp"]
     for path in sources:
         header = r"(?:unistd|pthread|fcntl|dlfcn|sched|semaphore|sys/\w+)\.h"
