@@ -92,7 +92,7 @@ class Watched:
     def stream(self, entries: Material, *, skips: tuple[int, ...] = (), keep: int = 0, **begin: object) -> None:
         """One whole request."""
         with self.streamer.begin(entries.copies, **begin) as request:  # type: ignore[arg-type]
-            stream = self.streamer.compute_stream
+            stream = request.compute_stream
             if keep == 0:
                 read_rest(request, self.reader, stream, skips)
                 return
@@ -113,7 +113,7 @@ class Watched:
         slots = []
         for _ in range(after + held):
             slots.append(request.acquire())
-            self.reader.read(slots[-1], self.streamer.compute_stream)
+            self.reader.read(slots[-1], request.compute_stream)
             if len(slots) > held:
                 slots.pop(0).release()
         request.abort()
@@ -153,7 +153,7 @@ def test_back_to_back_without_any_synchronization(schedule: str, settings: strat
         for _ in range(2):
             watched.stream(entries)
             with streamer.begin(short) as request:
-                read_rest(request, watched.reader, streamer.compute_stream)
+                read_rest(request, watched.reader, request.compute_stream)
             watched.stream(entries, skips=tuple(range(3, len(entries), 5)))
             watched.stream(entries, keep=streamer.max_held - 1)
             watched.stream(entries, long_prefill=False)
@@ -174,7 +174,7 @@ def test_pageable_buffers(
     ) as streamer:
         for _ in range(2):
             with streamer.begin(entries.copies) as request:
-                read_rest(request, reader, streamer.compute_stream)
+                read_rest(request, reader, request.compute_stream)
             if letters != "direct":
                 assert request.counters.pageable_buffers == 5 - pinned
         assert reader.wrong(entries) == 0
@@ -252,8 +252,8 @@ def test_extensions(schedule: str, submission: str) -> None:
                 for begin in range(0, len(entries), step):
                     request.extend(entries.take(begin, min(begin + step, len(entries))))
                     if begin % 3:
-                        read_rest(request, reader, streamer.compute_stream)
-                read_rest(request, reader, streamer.compute_stream)
+                        read_rest(request, reader, request.compute_stream)
+                read_rest(request, reader, request.compute_stream)
             assert reader.wrong(entries) == 0
     no_findings()
 
