@@ -55,8 +55,9 @@ class ExpertStreamer:
     slots : sequence of int, optional
         Lent slots: distinct device addresses of `slot_bytes` each, which must outlive the streamer. Default:
         strata allocates its own.
-    copy_stream, compute_stream : int, optional
-        Lent stream handles, which must outlive the streamer; 0 is the null stream. Default: strata makes its
+    copy_stream, compute_stream : int or stream, optional
+        Lent streams, which must outlive the streamer: raw handles (0 is the null stream), or objects with
+        ``__cuda_stream__`` or, as torch's, ``cuda_stream``. Default: strata makes its
         own, non-blocking. With lent slots the compute stream must be given: it is what the copies have to
         wait for.
     device : int, optional
@@ -93,8 +94,8 @@ class ExpertStreamer:
         workers: int | None = None,
         settings: BatchSettings | None = None,
         slots: Sequence[int] | npt.NDArray[Any] | None = None,
-        copy_stream: int | None = None,
-        compute_stream: int | None = None,
+        copy_stream: Any = None,
+        compute_stream: Any = None,
         device: int | None = None,
         timing: bool | None = None,
         stall_timeout: float | None = None,
@@ -115,6 +116,7 @@ class ExpertStreamer:
             timing = _flag("timing", timing)
         if submission not in ("single", "group"):
             raise ValueError(f"submission is {submission!r}; 'single' or 'group' is allowed")
+        self._streams = (copy_stream, compute_stream)  # kept alive
         copy_stream = _handle("copy_stream", copy_stream)
         compute_stream = _handle("compute_stream", compute_stream)
         if slots is not None and compute_stream is None:
@@ -270,7 +272,7 @@ class ExpertStreamer:
         *,
         long_prefill: bool = True,
         slots: Sequence[int] | npt.NDArray[Any] | None = None,
-        compute_stream: int | None = None,
+        compute_stream: Any = None,
     ) -> Request:
         """Begin a request: one pass over one list of entries.
 
@@ -282,7 +284,7 @@ class ExpertStreamer:
             False for a short prefill or decode: one dependency an entry, whatever is set.
         slots : sequence of int, optional
             Lent slots for this request, as many as the ring has. Default: those of the streamer.
-        compute_stream : int, optional
+        compute_stream : int or stream, optional
             Stream of this request's kernels, which must live until the request has ended; strata does not touch it
             after that. Default: the streamer's.
 
@@ -300,6 +302,7 @@ class ExpertStreamer:
         if copies is not None and not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
         long_prefill = _flag("long_prefill", long_prefill)
+        stream_object = compute_stream
         compute_stream = _handle("compute_stream", compute_stream)
         core = self._core
         stream = core.compute_stream if compute_stream is None else compute_stream
@@ -313,7 +316,9 @@ class ExpertStreamer:
         else:
             lent = self._lent
         settings = self._settings if long_prefill else _SINGLE
-        return begin_request(core, settings, copies, lent, stream, settings)
+        request = begin_request(core, settings, copies, lent, stream, settings)
+        self._request_stream = stream_object  # kept alive while the request may use it
+        return request
 
     def close(self) -> None:
         """Abort what runs, wait until the last kernel that reads an owned slot is done, free everything.
@@ -370,12 +375,19 @@ def _host_bytes(host_ring: int, buffer_bytes: int) -> None:
 
 
 def _handle(name: str, value: object) -> int | None:
-    """Check a raw stream handle. Objects of torch or CuPy carry theirs as an attribute: say which."""
+    """Return a stream's raw handle: an int, an object with ``__cuda_stream__``, or torch's ``cuda_stream``."""
     if value is None:
         return None
+    if hasattr(value, "__cuda_stream__"):
+        made = value.__cuda_stream__
+        version, value = made() if callable(made) else made
+        if version != 0:
+            raise TypeError(f"{name} speaks version {version} of __cuda_stream__; 0 is known")
+    elif hasattr(value, "cuda_stream"):
+        value = value.cuda_stream
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        hint = next((f"; pass its .{a}" for a in ("cuda_stream", "ptr") if hasattr(value, a)), "")
-        raise TypeError(f"{name} is {value!r}; a raw stream handle (int) is wanted{hint}")
+        hint = "; pass its .ptr" if hasattr(value, "ptr") else ""
+        raise TypeError(f"{name} is {value!r}; a raw stream handle (int) or an object with __cuda_stream__ is wanted{hint}")
     if not 0 <= int(value) < 2**64:
         raise ValueError(f"{name} is {value}; a raw stream handle lies from 0 to 2**64 - 1")
     return int(value)

@@ -22,9 +22,11 @@ cdef class StreamerCore:
     cdef list owners                  # what the running request reads from
     cdef int64_t[N_COUNTERS] totals           # counters of the requests that ended
     cdef int64_t stall_ns
+    cdef public object tensors        # of an integration: slots and spans as named tensors, or None
     cdef object current               # weak reference to the running Request
     cdef object __weakref__
 
+    cdef object slot_tensors(self)
     cdef int check_open(self) except -1
     cdef object setup_problem(self, int step)
     cdef object stranded(self)

@@ -1,3 +1,5 @@
+from typing import Any
+
 from strata.counters import Counters
 
 DRIVER_TIMEOUT_S: float
@@ -8,6 +10,7 @@ class StreamerCore:
     slot_bytes: int
     gpu_ring: int
     host_ring: int
+    tensors: Any
     def __init__(
         self,
         slot_bytes: int,

@@ -157,6 +157,12 @@ cdef class StreamerCore:
                               "(only cancel() may come from another)")
         return 0
 
+    cdef object slot_tensors(self):
+        """The tensors that an integration has made of the slots."""
+        if self.tensors is None:
+            raise StrataError("tensors() needs a strata.integrations.torch.TorchStreamer; this is a plain ExpertStreamer")
+        return self.tensors
+
     cdef object setup_problem(self, int step):
         """The exception for a step that failed with this thread's own call."""
         # Read first: what makes an exception is Python, and lets signal handlers and other threads close the streamer.

@@ -9,7 +9,11 @@ from strata.engine.consumption cimport pipeline_release
 from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
 from strata.engine.running cimport Running
 
+from strata.engine.dlpack import bytes_capsule
 from strata.errors import StrataError
+
+
+_DLPACK_TYPES = {"software": 1, "cuda": 2, "rocm": 10}
 
 
 cdef Slot new_slot(Running request, object span, const AcquiredSlot* got):
@@ -103,6 +107,52 @@ cdef class Slot:
         if _hip.runtime_name() != "software":
             raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
         return np.asarray(_HostView(self.address, self.nbytes, self))
+
+    def tensors(self):
+        """The slot's bytes as named tensors, by the layout of a `strata.integrations.torch.TorchStreamer`.
+
+        Returns
+        -------
+        mapping of str to torch.Tensor
+            Views, made once; valid until `release`. On a GPU for kernels of the request's compute stream; on the CPU
+            this waits until the bytes have arrived.
+
+        Raises
+        ------
+        StrataError
+            If the slot was released before, the streamer is no `TorchStreamer`, or torch's current stream is another
+            than the request's.
+        """
+        self.check_held()
+        views = self.request.core.slot_tensors()
+        if views.on_host:
+            self.synchronize()
+        return views.slot(self.slot)
+
+    def __dlpack_device__(self):
+        """DLPack's device type (1 CPU, 2 CUDA, 10 ROCm) and number."""
+        return _DLPACK_TYPES[_hip.runtime_name()], self.request.core.device if self.request is not None else 0
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """The slot's bytes as a DLPack capsule of uint8; valid until `release`.
+
+        Raises
+        ------
+        BufferError
+            If a copy, another device, or another stream than the request's compute stream is asked for.
+        StrataError
+            If the slot was released before.
+        """
+        self.check_held()
+        device = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) != device):
+            raise BufferError(f"a slot is lent as it lies on device {device}; copy is {copy!r} and dl_device {dl_device!r}")
+        if device[0] == 1:
+            self.synchronize()
+        elif stream is not None and stream != -1 and (0 if stream in (0, 1) else stream) != self.request.compute_stream:
+            raise BufferError(f"stream is {stream}; the bytes are there for the request's compute stream, "
+                              f"{self.request.compute_stream:#x}")
+        return bytes_capsule(self, self.address, self.nbytes, device[0], device[1])
 
     def check_held(self, problem="was released before"):
         """Raise `StrataError` unless the slot is held."""

@@ -166,6 +166,27 @@ cdef class Span:
         self.check_held()
         self.request.wait_arrived(self.end - 1, self)
 
+    def tensors(self):
+        """The span's bytes as named tensors with one more dimension in front, (len, ...): see `Slot.tensors`.
+
+        Returns
+        -------
+        mapping of str to torch.Tensor
+            Views, made once; valid until `release`. On a GPU for kernels of the request's compute stream; on the CPU
+            this waits until the bytes have arrived.
+
+        Raises
+        ------
+        StrataError
+            If the span was released before, the streamer is no `TorchStreamer`, or torch's current stream is another
+            than the request's.
+        """
+        self.check_held()
+        views = self.request.core.slot_tensors()
+        if views.on_host:
+            self.synchronize()
+        return views.span(self.slot, self.end - self.begin)
+
     def array(self):
         """All slots as one NumPy array, where device memory is host memory (software runtime).
 

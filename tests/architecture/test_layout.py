@@ -18,7 +18,7 @@ FACE = sorted(PACKAGE.rglob("*.py"))
 
 #: Each may use those before it.
 LAYERS = [
-    ["engine.clock", "engine.files"],
+    ["engine.clock", "engine.files", "engine.dlpack"],
     ["_hip", "engine.threads"],
     ["engine.control", "engine.counters", "engine.command", "engine.host_functions"],
     ["engine.gpu_ring"],

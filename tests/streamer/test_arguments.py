@@ -33,7 +33,7 @@ def build(**arguments: Any) -> strata.ExpertStreamer:
 class Handle:
     """A stream object of another package."""
 
-    cuda_stream = 12345
+    ptr = 12345
 
 
 #: argument, value, exception, what the message must hold beside the argument's name.
@@ -67,7 +67,7 @@ BAD_ARGUMENTS = [
     ("copy_stream", 2**64, ValueError, [str(2**64), "handle"]),
     ("copy_stream", 12345, ValueError, [hex(12345), "no stream of the software runtime"]),
     ("copy_stream", "0", TypeError, ["'0'", "handle (int)"]),
-    ("copy_stream", Handle(), TypeError, ["handle (int)", ".cuda_stream"]),
+    ("copy_stream", Handle(), TypeError, ["handle (int)", ".ptr"]),
     ("compute_stream", 12345, ValueError, [hex(12345), "no stream of the software runtime"]),
     ("compute_stream", True, TypeError, ["True", "handle (int)"]),
     ("compute_stream", b"1", TypeError, ["handle (int)"]),
