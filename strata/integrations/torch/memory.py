@@ -23,7 +23,7 @@ class _SoftwareMemory:
 
     def __init__(self, nbytes: int) -> None:
         address = _hip.malloc(nbytes)
-        weakref.finalize(self, _hip.free, address)
+        weakref.finalize(self, _free, address).atexit = False
         self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
@@ -32,3 +32,8 @@ def host_slots(count: int, stride: int) -> torch.Tensor:
     flat = np.asarray(_SoftwareMemory(count * stride))
     with torch.inference_mode(False):
         return torch.from_numpy(flat).view(count, stride)
+
+
+def _free(address: int) -> None:
+    if not _hip.is_forked():
+        _hip.free(address)

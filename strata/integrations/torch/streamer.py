@@ -73,7 +73,7 @@ class TorchStreamer(ExpertStreamer):
         **options: Any,
     ) -> None:
         if isinstance(layout, int) and not isinstance(layout, bool):
-            layout = SlotLayout.from_shapes({"bytes": ("uint8", (layout,))})
+            layout = SlotLayout({"bytes": ("uint8", (layout,))})
         if not isinstance(layout, SlotLayout):
             raise TypeError(f"layout is {layout!r}; a strata.SlotLayout, or the bytes of a slot (int), is wanted")
         self.layout = layout
@@ -113,8 +113,8 @@ class TorchStreamer(ExpertStreamer):
         if compute_stream is None and not self._stream_given and self.memory.is_cuda:
             compute_stream = torch.cuda.current_stream(self.memory.device)
         request = super().begin(copies, compute_stream=compute_stream, **options)
-        self._tensors.stream = request.compute_stream
-        self._use_on(request.compute_stream)
+        self._tensors.stream = self._core.compute_stream
+        self._use_on(self._core.compute_stream)
         return request
 
     def close(self) -> None:
