@@ -387,7 +387,8 @@ def _handle(name: str, value: object) -> int | None:
         value = value.cuda_stream
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         hint = "; pass its .ptr" if hasattr(value, "ptr") else ""
-        raise TypeError(f"{name} is {value!r}; a raw stream handle (int) or an object with __cuda_stream__ is wanted{hint}")
+        raise TypeError(f"{name} is {value!r}; a raw stream handle (int) or an object with __cuda_stream__ is wanted"
+                        f"{hint}")
     if not 0 <= int(value) < 2**64:
         raise ValueError(f"{name} is {value}; a raw stream handle lies from 0 to 2**64 - 1")
     return int(value)

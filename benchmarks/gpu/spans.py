@@ -67,7 +67,7 @@ class Model:
         self.grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
 
     def run(self, spans: Callable[[int], Iterator[tuple[int, int, Any, Any]]]) -> Any:
-        """The hidden states after all layers. `spans` gives first expert, number, and the two weights of a layer's spans."""
+        """The hidden states after all layers. `spans(layer)` gives first expert, number, and two weights at a time."""
         torch, s, nn = self.torch, self.shape, self.torch.nn.functional
         hidden = self.input
         for layer in range(s.layers):
@@ -131,7 +131,8 @@ def _strata(bench: Bench, name: str, *, span: int, pinned_share: float, copies_o
     from strata.integrations.torch import TorchStreamer
 
     model, s = bench.model, bench.model.shape
-    layout = strata.SlotLayout({"gate_up": ("bfloat16", (2 * s.width, s.hidden)), "down": ("bfloat16", (s.hidden, s.width))})
+    layout = strata.SlotLayout({"gate_up": ("bfloat16", (2 * s.width, s.hidden)),
+                                "down": ("bfloat16", (s.hidden, s.width))})
     pinned = np.arange(s.experts) < pinned_share * s.experts
     lists = [strata.ExpertCopies.from_stacked(model.gate_up[layer], model.down[layer], layout=layout, pinned=pinned)
              for layer in range(s.layers)]
@@ -212,8 +213,8 @@ def _small_experts(bench: Bench, nbytes: int = 65536, experts: int = 8192) -> No
     source = strata.pinned_empty((experts, nbytes), np.uint8)
     source[:] = 1
     copies = strata.ExpertCopies.from_stacked(source)
-    arms = (("single, 1/1/1", "single", 1, 256), ("group, 32", "group", 32, 256), ("coalesced, 32", "coalesced", 32, 256),
-            ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
+    arms = (("single, 1/1/1", "single", 1, 256), ("group, 32", "group", 32, 256),
+            ("coalesced, 32", "coalesced", 32, 256), ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
     for name, submission, batch, ring in arms:
         settings = strata.BatchSettings(batch, 1, 1)
         with strata.ExpertStreamer(nbytes, gpu_ring=ring, settings=settings, submission=submission) as streamer:
@@ -236,7 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         import torch
     except ModuleNotFoundError:
-        print("python -m benchmarks.gpu.spans: error: it needs torch: pip install 'strata-moe[torch]'", file=sys.stderr)
+        print("python -m benchmarks.gpu.spans: error: it needs torch: pip install 'strata-moe[torch]'",
+              file=sys.stderr)
         return 2
     if not torch.cuda.is_available():
         print("python -m benchmarks.gpu.spans: error: torch sees no GPU", file=sys.stderr)
@@ -305,8 +307,8 @@ def _markdown(head: dict[str, Any], shape: Shape) -> str:
     for row in head["rows"]:
         equal = {None: "", True: "yes", False: "NO"}[row["equal"]]
         tokens = f"{row['tokens_s']:,.0f}" if "tokens_s" in row else ""
-        lines.append(f"| {row['arm']} | {row['median_s']:.3f} | {row['gb_s']:.1f} | {row['gb_s'] / link:.3f} | {tokens} | "
-                     f"{equal} |")
+        lines.append(f"| {row['arm']} | {row['median_s']:.3f} | {row['gb_s']:.1f} | {row['gb_s'] / link:.3f} | "
+                     f"{tokens} | {equal} |")
     return "\n".join(lines) + "\n"
 
 

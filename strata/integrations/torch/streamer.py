@@ -56,9 +56,9 @@ class TorchStreamer(ExpertStreamer):
 
     Notes
     -----
-    `slot.tensors()` and `span.tensors()` give views by the layout's names. On a GPU the kernels that read them are queued
-    on the stream that was current at `begin`; elsewhere they are refused. On the CPU they wait for the bytes by
-    themselves. torch's caching allocator does not hand the slots' memory out again before both streams are done with it.
+    `slot.tensors()` and `span.tensors()` give views by the layout's names. On a GPU the kernels that read them go on the
+    stream that was current at `begin`; under another stream the views are refused. On the CPU they wait for the bytes
+    by themselves. torch's caching allocator hands the slots' memory out again only after both streams are done with it.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ def _place(slots: torch.Tensor | None, device: torch.device | str | int | None) 
     if slots is not None and (slots.device.type != where.type or (where.index is not None and slots.device != where)):
         raise ValueError(f"slots lies on {slots.device} and device is {where}; they must be the same")
     if (where.type == "cpu") != (name == "software"):
-        raise StrataError(f"the device is {where} and the HIP runtime is {name!r}: the software runtime serves the CPU, "
-                          "the others a GPU; strata.runtime.use() chooses")
+        raise StrataError(f"the device is {where} and the HIP runtime is {name!r}: the software runtime serves the "
+                          "CPU, the others a GPU; strata.runtime.use() chooses")
     if where.type not in ("cuda", "cpu"):
         raise ValueError(f"device is {where}; 'cuda' or 'cpu' is allowed")
     if where.type == "cuda" and where.index is None:
@@ -158,13 +158,13 @@ def _place(slots: torch.Tensor | None, device: torch.device | str | int | None) 
 
 def _check_slots(slots: torch.Tensor, nbytes: int) -> None:
     if slots.dtype != torch.uint8 or slots.ndim != 2:
-        raise ValueError(f"slots has dtype {slots.dtype} and shape {tuple(slots.shape)}; a 2-D tensor of torch.uint8 is "
-                         "wanted")
+        raise ValueError(f"slots has dtype {slots.dtype} and shape {tuple(slots.shape)}; a 2-D tensor of torch.uint8 "
+                         "is wanted")
     if slots.shape[0] == 0 or slots.shape[1] < nbytes:
         raise ValueError(f"slots has shape {tuple(slots.shape)}; at least 1 row of at least {nbytes} bytes is wanted")
     if slots.stride(1) != 1 or (slots.shape[0] > 1 and slots.stride(0) < nbytes):
-        raise ValueError(f"slots has strides {slots.stride()}; rows of neighbouring bytes, at least {nbytes} apart, are "
-                         "wanted")
+        raise ValueError(f"slots has strides {slots.stride()}; rows of neighbouring bytes, at least {nbytes} apart, "
+                         "are wanted")
 
 
 def _ring(gpu_ring: int | None, nbytes: int, where: torch.device) -> int:

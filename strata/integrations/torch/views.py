@@ -54,13 +54,14 @@ class SlotTensors:
         self._device = memory.device.index or 0
         self._fields = tuple(
             (name, torch_dtype(dtype), tuple(shape), int(offset))
-            for name, dtype, shape, offset in zip(layout.names, layout.dtypes, layout.shapes, layout.offsets, strict=True)
+            for name, dtype, shape, offset in zip(layout.names, layout.dtypes, layout.shapes, layout.offsets,
+                                                  strict=True)
         )
         stride = memory.stride(0)
         for name, dtype, _, offset in self._fields:
             if offset % dtype.itemsize or stride % dtype.itemsize:
-                raise ValueError(f"{name} lies at offset {offset} of slots {stride} bytes apart; its dtype, {dtype}, wants "
-                                 f"multiples of {dtype.itemsize}")
+                raise ValueError(f"{name} lies at offset {offset} of slots {stride} bytes apart; its dtype, {dtype}, "
+                                 f"wants multiples of {dtype.itemsize}")
         self._spans: dict[tuple[int, int], Mapping[str, torch.Tensor]] = {}
         self._slots = [self._make(index, None) for index in range(memory.shape[0])]
 
@@ -83,8 +84,8 @@ class SlotTensors:
             current = torch._C._cuda_getCurrentRawStream(self._device)
             if current != self.stream:
                 raise StrataError(f"torch's current stream is {current:#x} and this request's compute stream is "
-                                  f"{self.stream:#x}: use the tensors under the stream that was current at begin(), or pass "
-                                  "begin(compute_stream=)")
+                                  f"{self.stream:#x}: use the tensors under the stream that was current at begin(), "
+                                  "or pass begin(compute_stream=)")
 
     def slot(self, index: int) -> Mapping[str, torch.Tensor]:
         """The tensors of slot `index`."""
