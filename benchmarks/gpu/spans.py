@@ -214,7 +214,8 @@ def _small_experts(bench: Bench, nbytes: int = 65536, experts: int = 8192) -> No
     source[:] = 1
     copies = strata.ExpertCopies.from_stacked(source)
     arms = (("single, 1/1/1", "single", 1, 256), ("group, 32", "group", 32, 256),
-            ("coalesced, 32", "coalesced", 32, 256), ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
+            ("coalesced, 32", "coalesced", 32, 256),
+            ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
     for name, submission, batch, ring in arms:
         settings = strata.BatchSettings(batch, 1, 1)
         with strata.ExpertStreamer(nbytes, gpu_ring=ring, settings=settings, submission=submission) as streamer:
@@ -265,8 +266,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 submission="group")
         _strata(bench, "spans of 32, group of 32, 96 slots", span=32, pinned_share=1, settings=batch(32, 8, 8),
                 submission="group")
-        _strata(bench, "spans of 32, group of 32, 128 slots", span=32, pinned_share=1, ring=128, settings=batch(32, 8, 8),
-                submission="group")
+        _strata(bench, "spans of 32, group of 32, 128 slots", span=32, pinned_share=1, ring=128,
+                settings=batch(32, 8, 8), submission="group")
         _strata(bench, "spans of 32, coalesced by 32, 96 slots", span=32, pinned_share=1, settings=batch(32, 8, 8),
                 submission="coalesced")
         _strata(bench, "spans of 32, group, shared dependencies, 96 slots", span=32, pinned_share=1,

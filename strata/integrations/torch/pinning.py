@@ -78,8 +78,8 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"tensors[{k}] is {type(tensor).__name__}; a torch.Tensor is wanted")
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            raise ValueError(f"tensors[{k}] lies on {tensor.device} with strides {tensor.stride()}; a contiguous tensor "
-                             "on the CPU is wanted")
+            raise ValueError(f"tensors[{k}] lies on {tensor.device} with strides {tensor.stride()}; a contiguous "
+                             "tensor on the CPU is wanted")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise ValueError(f"limit is {limit!r}; a number of bytes from 0 is wanted")
     got = Pinned()

@@ -56,9 +56,10 @@ class TorchStreamer(ExpertStreamer):
 
     Notes
     -----
-    `slot.tensors()` and `span.tensors()` give views by the layout's names. On a GPU the kernels that read them go on the
-    stream that was current at `begin`; under another stream the views are refused. On the CPU they wait for the bytes
-    by themselves. torch's caching allocator hands the slots' memory out again only after both streams are done with it.
+    `slot.tensors()` and `span.tensors()` give views by the layout's names. On a GPU the kernels that read them go on
+    the stream that was current at `begin`; under another stream the views are refused. On the CPU they wait for the
+    bytes by themselves. torch's caching allocator hands the slots' memory out again only after both streams are
+    done with it.
     """
 
     def __init__(
