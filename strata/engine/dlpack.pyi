@@ -1,0 +1,3 @@
+from typing import Any
+
+def bytes_capsule(owner: object, address: int, nbytes: int, device_type: int, device_id: int) -> Any: ...
