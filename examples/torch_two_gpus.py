@@ -2,8 +2,8 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/torch_two_gpus.py
 
-Without GPUs it runs over the software runtime and gloo. Each process reads its own share from the file, so the host holds
-each expert once; give each process half of the workers that one would have.
+Without GPUs it runs over the software runtime and gloo. Each process reads its own share from the file, so the host
+holds each expert once; give each process half of the workers that one would have.
 """
 
 import os
@@ -68,7 +68,8 @@ with strata.sources.safetensors(file) as table, TorchStreamer(table.layout(0), g
         result = forward(x, streamed, dist.all_reduce)
 if rank == 0:
     whole = load_file(file, str(device))
-    resident = forward(x, lambda n: [(0, whole[name(n, "gate_up_proj")], whole[name(n, "down_proj")])], lambda out: None)
+    resident = forward(x, lambda n: [(0, whole[name(n, "gate_up_proj")], whole[name(n, "down_proj")])],
+                       lambda out: None)
     assert torch.equal(result, resident)
     print(f"{world} processes, equal, bit by bit")
     file.unlink()

@@ -13,9 +13,6 @@ from strata.engine.dlpack import bytes_capsule
 from strata.errors import StrataError
 
 
-_DLPACK_TYPES = {"software": 1, "cuda": 2, "rocm": 10}
-
-
 cdef Slot new_slot(Running request, object span, const AcquiredSlot* got):
     cdef Slot slot = Slot.__new__(Slot)
     slot.request = request
@@ -131,7 +128,8 @@ cdef class Slot:
 
     def __dlpack_device__(self):
         """DLPack's device type (1 CPU, 2 CUDA, 10 ROCm) and number."""
-        return _DLPACK_TYPES[_hip.runtime_name()], self.request.core.device if self.request is not None else 0
+        kind = {"software": 1, "cuda": 2}.get(_hip.runtime_name(), 10)
+        return kind, self.request.core.device if self.request is not None else 0
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """The slot's bytes as a DLPack capsule of uint8; valid until `release`.

@@ -114,8 +114,8 @@ class TorchStreamer(ExpertStreamer):
         if compute_stream is None and not self._stream_given and self.memory.is_cuda:
             compute_stream = torch.cuda.current_stream(self.memory.device)
         request = super().begin(copies, compute_stream=compute_stream, **options)
-        self._tensors.stream = self._core.compute_stream
-        self._use_on(self._core.compute_stream)
+        self._tensors.stream = request.compute_stream
+        self._use_on(request.compute_stream)
         return request
 
     def close(self) -> None:

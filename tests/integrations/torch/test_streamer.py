@@ -188,3 +188,20 @@ def test_pin_keeps_to_its_budget(software) -> None:
     with pytest.raises(ValueError, match="limit is -1"):
         pin(tensors, limit=-1)
     assert software.live()["registered_ranges"] == before
+
+
+def test_dlpack_and_array_interfaces(weights) -> None:
+    with strata.ExpertStreamer(LAYOUT.nbytes, gpu_ring=4) as streamer, streamer.begin(copies_of(weights)) as request:
+        slot = request.acquire()
+        assert slot.__dlpack_device__() == (1, 0)
+        whole = slot.array()
+        for made in (torch.from_dlpack(slot), np.from_dlpack(slot)):
+            assert np.array_equal(np.asarray(made), whole)
+            assert np.asarray(made).ctypes.data == slot.address
+        with pytest.raises(BufferError, match="copy is True"):
+            slot.__dlpack__(copy=True)
+        slot.__dlpack__()  # a capsule that nobody takes lets go of the slot
+        slot.release()
+        with pytest.raises(strata.StrataError, match="released before"):
+            slot.__dlpack__()
+        request.abort()
