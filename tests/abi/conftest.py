@@ -27,7 +27,7 @@ def ask_compiler(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, lis
         lines = "".join(f'  printf("%lld\\n", (long long)({expression}));\n' for expression in expressions)
         program.write_text(
             "#include <stddef.h>\n#include <stdio.h>\n#define STRATA_HIP_DECLARE_FUNCTIONS\n"
-            f"#include <hip/hip_runtime.h>\nint main(void) {{\n{lines}  return 0;\n}}\n"
+            f"#include <hip/hip_client.h>\nint main(void) {{\n{lines}  return 0;\n}}\n"
         )
         binary = folder / name
         subprocess.run(

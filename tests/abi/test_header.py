@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rocm.bindings import cyhip, hip
 
+from tests.abi.conftest import HEADER
+
 #: Give an enumeration its width in C; HIP has no such names.
 PADDING = re.compile(r"hip\w*(ForceWidth|Max)$|hipMemcpySrcAccessOrderMax$")
 
-STRUCTS = ("hipPointerAttribute_t", "hipMemcpyAttributes", "hipMemLocation")
+STRUCTS = ("hipDeviceProp_t", "hipPointerAttribute_t", "hipMemcpyAttributes", "hipMemLocation")
 
 
 def enumerations(header: str) -> dict[str, list[str]]:
@@ -35,6 +37,7 @@ def test_the_header_has_what_is_looked_for(header: str) -> None:
         "hipMemcpyKind",
         "hipMemLocationType",
         "hipMemcpySrcAccessOrder",
+        "hipPointer_attribute",
     }
     assert len(macros(header)) >= 9
     assert len(enumerations(header)["hipError_t"]) > 25
@@ -90,6 +93,7 @@ FIELDS = {
         ),
         "flags": (0x01010101, 0x02020202),
     },
+    "hipDeviceProp_t": dict.fromkeys(("totalGlobalMem", "warpSize", "multiProcessorCount", "pciDeviceID", "hostRegisterSupported", "memoryPoolsSupported", "asicRevision"), (16843009, 33686018)),
     "hipMemLocation": {
         "type": (hip.hipMemLocationType.hipMemLocationTypeDevice, hip.hipMemLocationType.hipMemLocationTypeHost),
         "id": (0x01010101, 0x02020202),
@@ -131,11 +135,13 @@ def prototypes(text: str, pattern: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_functions_have_the_bindings_prototypes(header: str) -> None:
-    ours = prototypes(header, r"STRATA_HIP_API [\w ]+?\*? ?(hip\w+)\(([^)]*)\);")
+    client = re.sub(r"/\*.*?\*/", "", HEADER.with_name("hip_client.h").read_text(), flags=re.DOTALL)
+    client = client.replace("R0600", "")
+    ours = prototypes(header + client, r"STRATA_HIP_API [\w ]+?\*? ?(hip\w+)\(([^)]*)\);")
     declarations = Path(cyhip.__file__).with_name("cyhip.pxd").read_text()
     theirs = prototypes(declarations, r"^cdef [\w ]+?\*? ?(hip\w+)\(([^)]*)\)", )
     theirs |= prototypes(declarations, r"\ncdef [\w ]+?\*? ?(hip\w+)\(([^)]*)\)")
-    assert len(ours) > 35
+    assert len(ours) > 60
     missing = sorted(set(ours) - set(theirs))
     assert missing == []
     assert {name: theirs[name] for name in ours} == ours

@@ -57,3 +57,11 @@ def test_both_runtimes_have_every_function_of_the_header(runtime, header: str) -
     library = ctypes.CDLL(str(runtime.library_path()))
     declared = set(re.findall(r"STRATA_HIP_API [^;]*?\b(hip\w+)\(", header))
     assert {name for name in declared if not hasattr(library, name)} == set()
+
+
+def test_the_software_runtime_has_what_clients_of_hip_expect() -> None:
+    library = ctypes.CDLL(str(software.library_path()))
+    text = (PACKAGE / "include" / "hip" / "hip_client.h").read_text()
+    declared = set(re.findall(r"STRATA_HIP_API [^;]*?\b(hip\w+)\(", text))
+    assert len(declared) >= 26
+    assert {name for name in declared if not hasattr(library, name)} == set()

@@ -108,11 +108,14 @@ def test_kind_must_fit_the_pointers(hip, device):
     pageable = host.ctypes.data
     for target, source, kind in [
         (gpu, gpu, HOST_TO_DEVICE),
-        (pinned, pageable, HOST_TO_DEVICE),
-        (pinned, pinned, DEVICE_TO_HOST),
-        (gpu, pinned, DEVICE_TO_DEVICE),
+        (gpu, gpu, DEVICE_TO_HOST),
+        (pageable, pageable, HOST_TO_DEVICE),
+        (pageable, pageable, DEVICE_TO_HOST),
+        (pinned, pageable, DEVICE_TO_DEVICE),
+        (pageable, pinned, DEVICE_TO_DEVICE),
         (gpu, pinned, DEVICE_TO_HOST),
         (gpu, pageable, HOST_TO_HOST),
+        (pageable, gpu, HOST_TO_HOST),
     ]:
         assert hip.MemcpyAsync(target, source, N, kind, stream) == INVALID_VALUE
     for kind in (5, -1, 1023):
@@ -121,6 +124,77 @@ def test_kind_must_fit_the_pointers(hip, device):
     assert hip.MemcpyAsync(0, pinned, N, HOST_TO_DEVICE, stream) == INVALID_VALUE
     assert hip.MemcpyAsync(gpu, 0, N, HOST_TO_DEVICE, stream) == INVALID_VALUE
     assert hip.MemcpyAsync(gpu, pinned, N, HOST_TO_DEVICE, 0x1234560) == INVALID_HANDLE
+
+
+def test_pinned_memory_stands_where_a_device_pointer_is_asked_for(hip, device, schedule):
+    stream, gpu, pinned, other = device.stream(), device.malloc(N), device.host_malloc(N), device.host_malloc(N)
+    pageable = np.zeros(N, np.uint8)
+    value = 0
+    for target, source, kind in [
+        (pinned, pageable.ctypes.data, HOST_TO_DEVICE),
+        (pageable.ctypes.data, pinned, DEVICE_TO_HOST),
+        (pinned, other, HOST_TO_DEVICE),
+        (pinned, other, DEVICE_TO_HOST),
+        (pinned, other, DEVICE_TO_DEVICE),
+        (gpu, pinned, DEVICE_TO_DEVICE),
+        (pinned, gpu, DEVICE_TO_DEVICE),
+    ]:
+        for call in ("Memcpy", "MemcpyAsync"):
+            value += 1
+            view(source, N)[:] = value
+            view(target, N)[:] = 0
+            hip.do(call, target, source, N, kind, *([stream] if call == "MemcpyAsync" else []))
+            hip.do("StreamSynchronize", stream)
+            assert (view(target, N) == value).all(), (target, source, kind)
+
+
+def test_host_to_host_is_done_when_the_call_returns_also_in_pinned_memory(hip, device, schedule):
+    stream, target, source = device.stream(), device.host_malloc(N), device.host_malloc(N)
+    for kind in (HOST_TO_HOST, HOST_TO_DEVICE, DEFAULT):
+        view(source, N)[:] = 10 + kind
+        hip.do("MemcpyAsync", target, source, N, kind, stream)
+        assert (view(target, N) == 10 + kind).all()
+    view(source, N)[:] = 3
+    assert Batch([(target, source, N)]).submit(hip, stream, [(0, 1)]) == SUCCESS
+    assert (view(target, N) == 3).all()
+
+
+@pytest.mark.parametrize("call", ["Memcpy", "MemcpyDtoD", "MemcpyPeer"])
+def test_synchronous_copy_from_device_to_device_does_not_wait(hip, device, schedule, call):
+    source, target = device.malloc(N), device.malloc(N)
+    view(source, N)[:] = 1
+    view(target, N)[:] = 0
+    arguments = {
+        "Memcpy": (target, source, N, DEVICE_TO_DEVICE),
+        "MemcpyDtoD": (target, source, N),
+        "MemcpyPeer": (target, 0, source, 0, N),
+    }[call]
+    with control.hold(0):
+        hip.do(call, *arguments)  # a call that waited would never come back
+        assert (view(target, N) == 0).all()
+    hip.do("DeviceSynchronize")
+    assert (view(target, N) == 1).all()
+
+
+def test_the_checker_sees_that_nobody_waited_for_it(hip, device):
+    source, target, back = device.malloc(N), device.malloc(N), device.host_malloc(N)
+    other = device.stream()
+    control.checker(True)
+    hip.do("Memcpy", target, source, N, DEVICE_TO_DEVICE)
+    hip.do("MemcpyAsync", back, target, N, DEVICE_TO_HOST, other)
+    hip.do("DeviceSynchronize")
+    assert [(f.earlier.operation, f.later.operation) for f in control.findings()] == [("D2D write", "D2H read")]
+
+
+def test_an_empty_copy_in_a_batch_is_an_error(hip, device):
+    stream, gpu, pinned = device.stream(), device.malloc(N), device.host_malloc(N)
+    view(gpu, N)[:] = 0
+    batch = Batch([(gpu, pinned, 16), (gpu, pinned, 0), (gpu, pinned, 16)])
+    for orders in ([], [(0, 1)]):
+        batch.failed.value = 77
+        assert batch.submit(hip, stream, orders) == INVALID_VALUE
+        assert batch.failed.value == 1
+    assert control.live()["pending_operations"] == 0
 
 
 def test_ranges_must_stay_within_their_allocation(hip, device):
@@ -201,7 +275,7 @@ def test_batch_that_is_not_sound_copies_nothing_and_names_the_copy(hip, device):
     assert batch.failed.value == 1
     hip.do("StreamSynchronize", stream)
     assert (view(gpu, N) == 0).all()
-    sound = Batch([(gpu, pinned, 16), (gpu + 16, pinned, 0)])
+    sound = Batch([(gpu, pinned, 16), (gpu + 16, pinned, 16)])
     for orders in ([(1, 1)], [(0, 0)], [(0, 4)], [(0, 1), (0, 1)], [(0, 1), (2, 1)]):
         assert sound.submit(hip, stream, orders) == INVALID_VALUE
     assert sound.submit(hip, 0x99, [(0, 1)]) == INVALID_HANDLE

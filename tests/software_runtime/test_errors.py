@@ -45,12 +45,21 @@ def test_last_error_stays_until_it_is_read(hip, device):
     assert hip.GetLastError() == SUCCESS
 
 
-def test_a_query_that_says_not_ready_leaves_that_behind(hip, device):
-    stream = device.stream()
+def test_not_ready_is_no_last_error(hip, device):
+    """HIP 7: neither stored, nor in the place of an error that was not read yet."""
+    stream, event, start, ms = device.stream(), device.event(0), device.event(0), ctypes.c_float()
+    hip.do("EventRecord", start, stream)
     with control.hold(stream):
-        assert hip.StreamQuery(stream) == NOT_READY
-        assert hip.PeekAtLastError() == NOT_READY
-        assert hip.GetLastError() == NOT_READY
+        hip.do("EventRecord", event, stream)
+        asked = (hip.StreamQuery, (stream,)), (hip.EventQuery, (event,))
+        for query, arguments in (*asked, (hip.EventElapsedTime, (ctypes.byref(ms), start, event))):
+            assert query(*arguments) == NOT_READY
+            assert hip.GetLastError() == SUCCESS
+            assert hip.Malloc(None, 8) == INVALID_VALUE
+            assert query(*arguments) == NOT_READY
+            assert hip.GetLastError() == INVALID_VALUE
+        control.inject("hipEventQuery", 1, NOT_READY)
+        assert hip.EventQuery(event) == NOT_READY
         assert hip.GetLastError() == SUCCESS
     hip.do("StreamSynchronize", stream)
 

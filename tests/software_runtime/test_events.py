@@ -8,6 +8,7 @@ import pytest
 
 from strata.runtime.software import control
 from tests.software_runtime.hip import (
+    CONTEXT_IS_DESTROYED,
     DEVICE_TO_DEVICE,
     HOST_TO_DEVICE,
     INVALID_HANDLE,
@@ -93,11 +94,15 @@ def test_destroyed_handles_are_refused_also_when_the_place_is_used_again(hip, de
     hip.do("EventDestroy", event)
     again = device.event()
     assert again != event
-    assert hip.EventDestroy(event) == INVALID_HANDLE
-    assert hip.EventRecord(event, stream) == INVALID_HANDLE
-    assert hip.EventQuery(event) == INVALID_HANDLE
-    assert hip.EventSynchronize(event) == INVALID_HANDLE
-    assert hip.StreamWaitEvent(stream, event, 0) == INVALID_HANDLE
+    ms = ctypes.c_float()
+    assert hip.EventDestroy(event) == CONTEXT_IS_DESTROYED
+    assert hip.EventRecord(event, stream) == CONTEXT_IS_DESTROYED
+    assert hip.EventQuery(event) == CONTEXT_IS_DESTROYED
+    assert hip.EventSynchronize(event) == CONTEXT_IS_DESTROYED
+    assert hip.StreamWaitEvent(stream, event, 0) == CONTEXT_IS_DESTROYED
+    assert hip.EventElapsedTime(ctypes.byref(ms), event, again) == CONTEXT_IS_DESTROYED
+    assert hip.EventElapsedTime(ctypes.byref(ms), again, event) == CONTEXT_IS_DESTROYED
+    assert hip.GetLastError() == CONTEXT_IS_DESTROYED
 
 
 @pytest.mark.parametrize("handle", [1, 0x7F0000001000, 0x5345_0000_0000_0000, 0x5345_FFFF_FFFF_FFFF])
@@ -113,7 +118,10 @@ def test_event_of_null_handle(hip, device):
 
 
 @pytest.mark.parametrize(
-    ("flags", "status"), [(0, 0), (1, 0), (2, 0), (3, 0), (6, 0), (4, INVALID_VALUE), (8, INVALID_VALUE)]
+    ("flags", "status"),
+    [(0, 0), (1, 0), (2, 0), (3, 0), (6, 0), (4, INVALID_VALUE), (8, INVALID_VALUE)]
+    + [(1 << bit, 0) for bit in (29, 30, 31)]  # one of the fence flags at most
+    + [(3 << 29, INVALID_VALUE), (3 << 30, INVALID_VALUE), (5 << 29, INVALID_VALUE), (7 << 29, INVALID_VALUE)],
 )
 def test_event_flags(hip, flags, status):
     handle = ctypes.c_void_p()
@@ -160,3 +168,33 @@ def test_elapsed_time_spans_the_work_between(hip, device):
     hip.do("EventSynchronize", untimed)
     assert hip.EventElapsedTime(ctypes.byref(ms), start, untimed) == INVALID_HANDLE
     assert hip.EventElapsedTime(None, start, stop) == INVALID_VALUE
+
+
+def test_elapsed_time_says_what_can_never_be_answered_before_what_cannot_yet(hip, device):
+    stream, ms = device.stream(), ctypes.c_float()
+    start, stop, untimed, fresh = device.event(0), device.event(0), device.event(2), device.event(0)
+    hip.do("EventRecord", stop, stream)
+    hip.do("StreamSynchronize", stream)
+    with control.hold(stream):
+        hip.do("EventRecord", start, stream)
+        hip.do("EventRecord", untimed, stream)
+        asked = ctypes.byref(ms)
+        assert hip.EventElapsedTime(asked, start, stop) == NOT_READY
+        assert hip.EventElapsedTime(asked, start, untimed) == INVALID_HANDLE
+        assert hip.EventElapsedTime(asked, untimed, start) == INVALID_HANDLE
+        assert hip.EventElapsedTime(asked, start, fresh) == INVALID_HANDLE  # never recorded
+    hip.do("StreamSynchronize", stream)
+
+
+def test_elapsed_time_between_devices_is_refused(hip, device):
+    control.configure(devices=2)
+    here, ms = device.event(0), ctypes.c_float()
+    hip.do("EventRecord", here, 0)
+    hip.do("SetDevice", 1)
+    there = hip.event(0)
+    hip.do("EventRecord", there, 0)
+    hip.do("DeviceSynchronize")
+    hip.do("SetDevice", 0)
+    hip.do("DeviceSynchronize")
+    assert hip.EventElapsedTime(ctypes.byref(ms), here, there) == INVALID_HANDLE
+    hip.do("EventDestroy", there)

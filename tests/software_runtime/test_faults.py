@@ -9,8 +9,8 @@ import pytest
 
 from strata.runtime.software import control
 from tests.software_runtime.hip import (
+    CONTEXT_IS_DESTROYED,
     HOST_TO_DEVICE,
-    INVALID_HANDLE,
     LAUNCH_FAILURE,
     NOT_READY,
     OUT_OF_MEMORY,
@@ -265,7 +265,7 @@ def test_giving_back_works_on_a_lost_device_and_reports_the_loss(hip, device):
     control.lose_device(700)
     for call, handle in [("Free", gpu), ("HostFree", pinned), ("EventDestroy", event), ("StreamDestroy", stream)]:
         assert getattr(hip, call)(handle) == 700
-        assert getattr(hip, call)(handle) in (1, INVALID_HANDLE)  # gone
+        assert getattr(hip, call)(handle) in (1, CONTEXT_IS_DESTROYED)  # gone
     after = control.live()
     assert [before[k] - after[k] for k in ("streams", "events", "device_allocations", "pinned_allocations")] == [1] * 4
     control.restore_device()

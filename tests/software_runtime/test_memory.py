@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 
 import numpy as np
@@ -149,6 +150,61 @@ def test_host_malloc_flags(hip):
         hip.do("HostMalloc", ctypes.byref(address), 64, flags)
         hip.do("HostFree", address)
     assert hip.HostMalloc(ctypes.byref(address), 64, 8) == INVALID_VALUE
+    assert hip.HostMalloc(ctypes.byref(address), 64, 0xC0000000) == INVALID_VALUE  # coherent and not
+
+
+def test_registration_flags_that_contradict_each_other(hip):
+    array = np.zeros(4096, np.uint8)
+    for flags in (0, 1, 2, 3, 8, 0x80000000):
+        hip.do("HostRegister", array.ctypes.data, 4096, flags)
+        hip.do("HostUnregister", array.ctypes.data)
+    assert hip.HostRegister(array.ctypes.data, 4096, 0x80000008) == INVALID_VALUE  # coarse-grained, uncached
+
+
+def test_registration_of_memory_that_is_not_there(hip):
+    size = 64 * mmap.PAGESIZE
+    mapped = mmap.mmap(-1, size)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    hip.do("HostRegister", base, size, 0)
+    hip.do("HostUnregister", base)
+    libc = ctypes.CDLL(None)
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    hole = base + 40 * mmap.PAGESIZE
+    assert libc.munmap(hole, mmap.PAGESIZE) == 0
+    assert hip.HostRegister(hole, 16, 0) == INVALID_VALUE
+    assert hip.HostRegister(base, size, 0) == INVALID_VALUE  # a page in its midst is missing
+    assert hip.HostRegister(base, 40 * mmap.PAGESIZE + 1, 0) == INVALID_VALUE
+    hip.do("HostRegister", base, 40 * mmap.PAGESIZE, 0)
+    hip.do("HostUnregister", base)
+    assert control.live()["registered_ranges"] == 0
+
+
+@pytest.mark.parametrize("kind", ["Free", "HostFree"])
+def test_freeing_waits_for_the_streams_of_other_devices(hip, device, kind):
+    control.configure(devices=2)
+    gpu, pinned = hip.malloc(4096), hip.host_malloc(4096)
+    hip.do("SetDevice", 1)
+    there = hip.stream()
+    hip.do("SetDevice", 0)
+    latch = control.hold(there)
+    hip.do("MemcpyAsync", gpu, pinned, 4096, 1, there)
+    order = []
+
+    def give_back():
+        hip.do(kind, gpu if kind == "Free" else pinned)
+        order.append("given back")
+
+    before = control.calls()["hip" + kind]
+    thread = threading.Thread(target=give_back)
+    thread.start()
+    while control.calls()["hip" + kind] == before:
+        pass
+    order.append("release")
+    latch.release()
+    thread.join(30)
+    assert order == ["release", "given back"]
+    hip.do("HostFree", pinned) if kind == "Free" else hip.do("Free", gpu)
+    hip.do("StreamDestroy", there)
 
 
 @pytest.mark.parametrize("kind", ["Free", "HostFree", "HostUnregister"])

@@ -9,6 +9,7 @@ import pytest
 
 from strata.runtime.software import control
 from tests.software_runtime.hip import (
+    CONTEXT_IS_DESTROYED,
     DEVICE_TO_DEVICE,
     HOST_TO_DEVICE,
     INVALID_HANDLE,
@@ -152,7 +153,7 @@ def test_destroyed_stream_is_refused_and_its_work_completes(hip, device, schedul
         ("StreamWaitEvent", (stream, event, 0)),
         ("MemcpyAsync", (target, source, N, HOST_TO_DEVICE, stream)),
     ]:
-        assert getattr(hip, call)(*arguments) == INVALID_HANDLE, call
+        assert getattr(hip, call)(*arguments) == CONTEXT_IS_DESTROYED, call
     assert hip.EventQuery(event) == NOT_READY
     latch.release()
     hip.do("EventSynchronize", event)
@@ -192,7 +193,7 @@ def test_streams_are_made_and_destroyed_many_times(hip, device, schedule):
     assert len(handles) == 300
 
 
-@pytest.mark.parametrize("handle", [2, 0x7F0000001000, 0x5357_0000_0000_0000, 0x5357_0000_01FF_FFFF])
+@pytest.mark.parametrize("handle", [3, 0x7F0000001000, 0x5357_0000_0000_0000, 0x5357_0000_01FF_FFFF])
 def test_foreign_stream_handles_are_refused_unread(hip, handle):
     assert hip.StreamQuery(handle) == INVALID_HANDLE
     assert hip.StreamDestroy(handle) == INVALID_HANDLE
@@ -266,3 +267,91 @@ def test_submissions_from_several_threads_all_run(hip, device, schedule):
         thread.join()
     hip.do("DeviceSynchronize")
     assert counts == [200, 200]
+
+
+def test_a_query_of_an_idle_stream_does_not_ask_the_null_stream(hip, device, schedule):
+    """HIP: whether the operations *in* the stream have completed; what it runs next would wait."""
+    blocking = device.stream(0)
+    with control.hold(0):
+        assert hip.StreamQuery(0) == NOT_READY
+        assert hip.StreamQuery(blocking) == SUCCESS
+        hip.do("EventRecord", device.event(), blocking)
+        assert hip.StreamQuery(blocking) == NOT_READY
+    hip.do("DeviceSynchronize")
+
+
+PER_THREAD, LEGACY = 2, 1
+
+
+def test_the_legacy_handle_is_the_null_stream(hip, device):
+    with control.hold(LEGACY):
+        assert hip.StreamQuery(0) == NOT_READY
+    hip.do("StreamSynchronize", LEGACY)
+    assert hip.StreamDestroy(LEGACY) == INVALID_HANDLE
+
+
+def test_each_thread_has_a_stream_of_its_own(hip, device, schedule):
+    """hipStreamPerThread: what one thread queued there keeps no other thread's from running."""
+    target, source = device.malloc(2 * N), device.host_malloc(N)
+    view(source, N)[:] = 4
+    view(target, 2 * N)[:] = 0
+    with control.hold(PER_THREAD):
+        hip.do("MemcpyAsync", target, source, N, HOST_TO_DEVICE, PER_THREAD)
+
+        def other():
+            hip.do("MemcpyAsync", target + N, source, N, HOST_TO_DEVICE, PER_THREAD)
+            hip.do("StreamSynchronize", PER_THREAD)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(30)
+        assert (view(target + N, N) == 4).all()
+        assert (view(target, N) == 0).all()
+        assert hip.StreamQuery(PER_THREAD) == NOT_READY
+    hip.do("StreamSynchronize", PER_THREAD)
+    assert (view(target, N) == 4).all()
+
+
+def test_the_threads_own_stream_is_ordered_with_the_null_stream(hip, device, schedule):
+    first, second, source = device.malloc(N), device.malloc(N), device.host_malloc(N)
+    view(source, N)[:] = 5
+    latch = control.hold(PER_THREAD)
+    hip.do("MemcpyAsync", first, source, N, HOST_TO_DEVICE, PER_THREAD)
+    hip.do("MemcpyAsync", second, first, N, DEVICE_TO_DEVICE, 0)
+    assert hip.StreamQuery(0) == NOT_READY
+    latch.release()
+    hip.do("StreamSynchronize", 0)
+    assert (view(second, N) == 5).all()
+
+
+def test_what_a_thread_left_in_its_stream_still_runs(hip, device, schedule):
+    target, source, event = device.malloc(N), device.host_malloc(N), device.event()
+    view(source, N)[:] = 6
+    view(target, N)[:] = 0
+    latches = []
+
+    def leave():
+        latches.append(control.hold(PER_THREAD))
+        hip.do("MemcpyAsync", target, source, N, HOST_TO_DEVICE, PER_THREAD)
+        hip.do("EventRecord", event, PER_THREAD)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join(30)
+    assert hip.EventQuery(event) == NOT_READY
+    latches[0].release()
+    hip.do("EventSynchronize", event)
+    assert (view(target, N) == 6).all()
+
+
+def test_the_threads_own_stream_tells_of_itself_and_stays(hip, device):
+    control.configure(devices=2)
+    found, flags, priority = ctypes.c_int(7), ctypes.c_uint(7), ctypes.c_int(7)
+    hip.do("SetDevice", 1)
+    hip.do("StreamGetDevice", PER_THREAD, ctypes.byref(found))
+    hip.do("StreamGetFlags", PER_THREAD, ctypes.byref(flags))
+    hip.do("StreamGetPriority", PER_THREAD, ctypes.byref(priority))
+    hip.do("SetDevice", 0)
+    assert (found.value, flags.value, priority.value) == (1, 0, 0)
+    assert hip.StreamDestroy(PER_THREAD) == INVALID_HANDLE
+    assert control.live()["streams"] == 0

@@ -100,6 +100,17 @@ typedef enum hipMemcpySrcAccessOrder {
   hipMemcpySrcAccessOrderMax = 0x7fffffff
 } hipMemcpySrcAccessOrder;
 
+typedef enum hipPointer_attribute {
+  HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+  HIP_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+  HIP_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+  HIP_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+  HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+  HIP_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+  HIP_POINTER_ATTRIBUTE_MAPPED = 13
+} hipPointer_attribute;
+
 typedef struct hipPointerAttribute_t {
   hipMemoryType type;
   int device;

@@ -75,6 +75,14 @@ bool survives_loss(Fn fn) {
     case Fn::PeekAtLastError:
     case Fn::PointerGetAttributes:
     case Fn::StreamGetDevice:
+    case Fn::Init:
+    case Fn::GetDeviceProperties:
+    case Fn::DeviceGetStreamPriorityRange:
+    case Fn::HostGetDevicePointer:
+    case Fn::HostGetFlags:
+    case Fn::PointerGetAttribute:
+    case Fn::StreamGetFlags:
+    case Fn::StreamGetPriority:
       return true;
     default:
       return false;
@@ -89,7 +97,7 @@ bool needs_no_device(Fn fn) {
 // Gives something back: does so on a lost device too, then reports the loss.
 bool gives_back(Fn fn) {
   return fn == Fn::Free || fn == Fn::HostFree || fn == Fn::HostUnregister || fn == Fn::StreamDestroy ||
-         fn == Fn::EventDestroy;
+         fn == Fn::EventDestroy || fn == Fn::FreeHost || fn == Fn::FreeAsync || fn == Fn::DeviceReset;
 }
 
 }  // namespace
@@ -132,7 +140,7 @@ void Call::adopt_thread() {
 void Call::answer(hipError_t status) noexcept {
   answered_ = true;
   status_ = status;
-  if (status != hipSuccess) t_thread.last_error = status;
+  store_error(status);
 }
 
 void Call::special(const CallSite& site, std::uint32_t bits) {

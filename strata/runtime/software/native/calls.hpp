@@ -44,7 +44,33 @@ namespace strata::software {
   X(EventRecord)               \
   X(EventQuery)                \
   X(EventSynchronize)          \
-  X(EventElapsedTime)
+  X(EventElapsedTime)          \
+  X(Init)                      \
+  X(DeviceReset)               \
+  X(GetDeviceProperties)       \
+  X(DeviceGetStreamPriorityRange) \
+  X(HostAlloc)                 \
+  X(FreeHost)                  \
+  X(HostGetDevicePointer)      \
+  X(HostGetFlags)              \
+  X(PointerGetAttribute)       \
+  X(MallocAsync)               \
+  X(FreeAsync)                 \
+  X(Memset)                    \
+  X(MemcpyHtoD)                \
+  X(MemcpyDtoH)                \
+  X(MemcpyDtoD)                \
+  X(MemcpyHtoDAsync)           \
+  X(MemcpyDtoHAsync)           \
+  X(MemcpyDtoDAsync)           \
+  X(MemcpyWithStream)          \
+  X(MemcpyPeer)                \
+  X(MemcpyPeerAsync)           \
+  X(StreamCreate)              \
+  X(StreamCreateWithPriority)  \
+  X(StreamGetFlags)            \
+  X(StreamGetPriority)         \
+  X(EventCreate)
 
 enum class Fn : std::uint8_t {
 #define STRATA_SW_ENUM(name) name,
@@ -69,10 +95,16 @@ struct CallSite {
   std::size_t bytes = 0;
 };
 
+constexpr bool is_copy(Fn fn) {
+  return fn == Fn::Memcpy || fn == Fn::MemcpyAsync || fn == Fn::MemcpyBatchAsync || fn == Fn::MemcpyHtoD ||
+         fn == Fn::MemcpyDtoH || fn == Fn::MemcpyDtoD || fn == Fn::MemcpyHtoDAsync || fn == Fn::MemcpyDtoHAsync ||
+         fn == Fn::MemcpyDtoDAsync || fn == Fn::MemcpyWithStream || fn == Fn::MemcpyPeer ||
+         fn == Fn::MemcpyPeerAsync;
+}
+
 // Accepted without effect in null mode.
 constexpr bool accepted_in_null_mode(Fn fn) {
-  return fn == Fn::DeviceSynchronize || fn == Fn::Memcpy || fn == Fn::MemcpyAsync || fn == Fn::MemcpyBatchAsync ||
-         fn == Fn::MemsetAsync || fn == Fn::StreamSynchronize || fn == Fn::StreamQuery ||
+  return is_copy(fn) || fn == Fn::Memset || fn == Fn::MemsetAsync || fn == Fn::DeviceSynchronize || fn == Fn::StreamSynchronize || fn == Fn::StreamQuery ||
          fn == Fn::StreamWaitEvent || fn == Fn::LaunchHostFunc || fn == Fn::EventRecord ||
          fn == Fn::EventQuery || fn == Fn::EventSynchronize;
 }
@@ -101,7 +133,7 @@ class Call {
   // Every way out of a HIP function: stores a failure as the thread's last error.
   hipError_t finish(hipError_t status) const noexcept {
     if (status == hipSuccess) status = afterwards_;
-    if (status != hipSuccess) t_thread.last_error = status;
+    store_error(status);
     return status;
   }
 
@@ -110,6 +142,11 @@ class Call {
     if (__builtin_expect(t_thread.counts == nullptr, 0)) adopt_thread();
     std::atomic<std::uint64_t>& counter = t_thread.counts[static_cast<std::size_t>(fn)];
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  // HIP 7: "not ready" is an answer, no error, and is not stored.
+  static void store_error(hipError_t status) noexcept {
+    if (status != hipSuccess && status != hipErrorNotReady) t_thread.last_error = status;
   }
 
   static void adopt_thread();

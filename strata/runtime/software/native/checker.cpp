@@ -394,6 +394,19 @@ void checker_free(const void* address) {
   c.shadows.erase(range.base);
 }
 
+void checker_free_in_stream(Stream& stream, const void* handle, const Op& op) {
+  Checker& c = checker();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  const StreamView& view = submitted(c, stream);
+  enter_of_stream(c, view, handle, access_to("free", op.target, op.bytes, true));
+}
+
+void checker_forget(const void* base) {
+  Checker& c = checker();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  c.shadows.erase(reinterpret_cast<std::uintptr_t>(base));
+}
+
 void checker_host_access(const void* address, std::size_t bytes, bool write) {
   Checker& c = checker();
   std::lock_guard<std::mutex> lock(c.mutex);

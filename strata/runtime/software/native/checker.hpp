@@ -70,8 +70,10 @@ Captured checker_capture(Stream& stream);  // the null stream: and its blocking 
 Captured checker_capture_device(int device);
 void checker_join(const Captured& captured);
 
-// The whole allocation is given back by this thread.
+// The whole allocation is given back by this thread, or by an operation of a stream, which ends in `forget`.
 void checker_free(const void* address);
+void checker_free_in_stream(Stream& stream, const void* handle, const Op& op);
+void checker_forget(const void* base);
 
 void checker_host_access(const void* address, std::size_t bytes, bool write);
 void checker_hand_over(const void* token);

@@ -38,12 +38,12 @@ Costs& costs() {
 }
 
 bool kind_of(Fn fn, CostKind* kind) {
+  if (is_copy(fn)) {
+    *kind = CostKind::Copy;
+    return true;
+  }
   switch (fn) {
-    case Fn::Memcpy:
-    case Fn::MemcpyAsync:
-    case Fn::MemcpyBatchAsync:
-      *kind = CostKind::Copy;
-      return true;
+    case Fn::Memset:
     case Fn::MemsetAsync:
       *kind = CostKind::Memset;
       return true;
@@ -92,6 +92,7 @@ bool kind_of(OpKind op, CostKind* kind) {
       return true;
     case OpKind::Marker:
     case OpKind::Hold:
+    case OpKind::Free:
       return false;
   }
   return false;

@@ -1,5 +1,8 @@
 // Copies and fills.
 
+#define STRATA_HIP_DECLARE_FUNCTIONS 1
+#include <hip/hip_client.h>
+
 #include <cstring>
 
 #include "calls.hpp"
@@ -28,20 +31,34 @@ bool valid_kind(hipMemcpyKind kind) {
   return (kind >= hipMemcpyHostToHost && kind <= hipMemcpyDefault) || kind == hipMemcpyDeviceToDeviceNoCU;
 }
 
+// HIP: addresses are unified, and pinned memory is mapped for the devices, so it may stand where a device pointer
+// is asked for. (A kind that lies otherwise is undefined in HIP, and refused here.)
+bool kind_fits(hipMemcpyKind kind, const MemoryRange& to, const MemoryRange& from) {
+  const auto host = [](const MemoryRange& range) { return !range.on_device(); };
+  const auto device = [](const MemoryRange& range) { return range.kind != MemoryKind::Pageable; };
+  switch (kind) {
+    case hipMemcpyHostToHost:
+      return host(to) && host(from);
+    case hipMemcpyHostToDevice:
+      return device(to) && host(from);
+    case hipMemcpyDeviceToHost:
+      return host(to) && device(from);
+    case hipMemcpyDefault:
+      return true;
+    default:
+      return device(to) && device(from);
+  }
+}
+
 // What kind of copy this is, or why it cannot be one. `bytes` is not zero.
 hipError_t plan_copy(const void* target, const void* source, std::size_t bytes, hipMemcpyKind kind, Plan* plan) {
   if (target == nullptr || source == nullptr) return hipErrorInvalidValue;
   const MemoryRange to = find_range(target);
   const MemoryRange from = find_range(source);
   if (!to.holds(target, bytes) || !from.holds(source, bytes)) return hipErrorInvalidValue;
-  const Direction actual = from.on_device() ? (to.on_device() ? Direction::DeviceToDevice : Direction::DeviceToHost)
-                                            : (to.on_device() ? Direction::HostToDevice : Direction::HostToHost);
-  if (kind != hipMemcpyDefault) {
-    const Direction said =
-        kind == hipMemcpyDeviceToDeviceNoCU ? Direction::DeviceToDevice : static_cast<Direction>(kind);
-    if (said != actual) return hipErrorInvalidValue;
-  }
-  plan->direction = actual;
+  if (!kind_fits(kind, to, from)) return hipErrorInvalidValue;
+  plan->direction = from.on_device() ? (to.on_device() ? Direction::DeviceToDevice : Direction::DeviceToHost)
+                                     : (to.on_device() ? Direction::HostToDevice : Direction::HostToHost);
   plan->pageable_source = from.kind == MemoryKind::Pageable;
   plan->pageable_target = to.kind == MemoryKind::Pageable;
   return hipSuccess;
@@ -71,6 +88,14 @@ bool snapshot(Op& op) {
   g_snapshot_bytes.fetch_sub(op.bytes, std::memory_order_relaxed);
   return false;
 }
+
+// What hipMemcpyAsync does for pinned and device memory; pageable memory is copied before it returns, and so is
+// host memory to host memory, whatever its kind (CUDA's "API synchronization behavior", which AMD's tests expect).
+bool async_call_waits(const Plan& plan) { return plan.pageable_target || plan.direction == Direction::HostToHost; }
+
+// A synchronous copy from device to device does not wait for the host: AMD's tests expect the call to return
+// while the copy is pending.
+bool sync_call_waits(const Plan& plan) { return plan.direction != Direction::DeviceToDevice; }
 
 // `wait`: the copy is done before the call returns.
 hipError_t submit_copy(const Call& call, Stream& stream, const void* handle, Op&& op, bool wait,
@@ -105,33 +130,124 @@ bool batch_is_served(std::size_t num_attrs) {
   return left != 0;
 }
 
+bool are_devices(int first, int second) {
+  const int devices = runtime().devices.load(std::memory_order_relaxed);
+  return first >= 0 && first < devices && second >= 0 && second < devices;
+}
+
+hipError_t copy_sync(const Call& call, void* dst, const void* src, std::size_t bytes, hipMemcpyKind kind) {
+  if (!valid_kind(kind)) return hipErrorInvalidMemcpyDirection;
+  if (bytes == 0) return hipSuccess;
+  Plan plan;
+  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
+  if (status != hipSuccess) return status;
+  return submit_copy(call, *find_stream(nullptr), nullptr, copy_op(dst, src, bytes, plan), sync_call_waits(plan));
+}
+
+hipError_t copy_async(const Call& call, void* dst, const void* src, std::size_t bytes, hipMemcpyKind kind,
+                      hipStream_t stream, bool waits = false) {
+  if (!valid_kind(kind)) return hipErrorInvalidMemcpyDirection;
+  Stream* target = find_stream(stream);
+  if (target == nullptr) return no_stream(stream);
+  if (bytes == 0) return hipSuccess;
+  Plan plan;
+  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
+  if (status != hipSuccess) return status;
+  return submit_copy(call, *target, stream, copy_op(dst, src, bytes, plan), waits || async_call_waits(plan),
+                     plan.pageable_source);
+}
+
+hipError_t fill(const Call& call, void* dst, int value, std::size_t bytes, hipStream_t stream, bool sync) {
+  Stream* target = find_stream(stream);
+  if (target == nullptr) return no_stream(stream);
+  if (bytes == 0) return hipSuccess;
+  if (dst == nullptr) return hipErrorInvalidValue;
+  const MemoryRange range = find_range(dst);
+  if (range.kind == MemoryKind::Pageable || !range.holds(dst, bytes)) return hipErrorInvalidValue;
+  Op op;
+  op.kind = OpKind::Memset;
+  op.target = dst;
+  op.value = static_cast<unsigned char>(value);
+  op.bytes = bytes;
+  if (call.checked()) checker_memset(*target, stream, op);
+  // AMD's tests: hipMemset is asynchronous with respect to the host, except where it fills pinned host memory.
+  if (sync && range.pinned()) {
+    const Captured captured = call.checked() ? checker_capture(*target) : nullptr;
+    const hipError_t status = submit_and_wait(*target, std::move(op));
+    if (call.checked() && status == hipSuccess) checker_join(captured);
+    return status;
+  }
+  std::uint64_t seq = 0;
+  return submit(*target, std::move(op), &seq);
+}
+
 }  // namespace
 
 extern "C" {
 
 hipError_t hipMemcpy(void* dst, const void* src, size_t bytes, hipMemcpyKind kind) {
   const Call call(Fn::Memcpy, nullptr, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, kind));
+}
+
+hipError_t hipMemcpyHtoD(void* dst, const void* src, size_t bytes) {
+  const Call call(Fn::MemcpyHtoD, nullptr, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyHostToDevice));
+}
+
+hipError_t hipMemcpyDtoH(void* dst, void* src, size_t bytes) {
+  const Call call(Fn::MemcpyDtoH, nullptr, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToHost));
+}
+
+hipError_t hipMemcpyDtoD(void* dst, void* src, size_t bytes) {
+  const Call call(Fn::MemcpyDtoD, nullptr, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToDevice));
+}
+
+// AMD: a copy of the current device's null stream, as hipMemcpy's.
+hipError_t hipMemcpyPeer(void* dst, int dst_device, const void* src, int src_device, size_t bytes) {
+  const Call call(Fn::MemcpyPeer, nullptr, nullptr, dst, bytes);
   if (call.answered()) return call.status();
-  if (!valid_kind(kind)) return call.finish(hipErrorInvalidMemcpyDirection);
-  if (bytes == 0) return call.finish(hipSuccess);
-  Plan plan;
-  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
-  if (status != hipSuccess) return call.finish(status);
-  return call.finish(submit_copy(call, *find_stream(nullptr), nullptr, copy_op(dst, src, bytes, plan), true));
+  if (!are_devices(dst_device, src_device)) return call.finish(hipErrorInvalidDevice);
+  return call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToDevice));
 }
 
 hipError_t hipMemcpyAsync(void* dst, const void* src, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
   const Call call(Fn::MemcpyAsync, stream, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_async(call, dst, src, bytes, kind, stream));
+}
+
+hipError_t hipMemcpyHtoDAsync(void* dst, const void* src, size_t bytes, hipStream_t stream) {
+  const Call call(Fn::MemcpyHtoDAsync, stream, nullptr, dst, bytes);
   if (call.answered()) return call.status();
-  if (!valid_kind(kind)) return call.finish(hipErrorInvalidMemcpyDirection);
-  Stream* target = find_stream(stream);
-  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
-  if (bytes == 0) return call.finish(hipSuccess);
-  Plan plan;
-  const hipError_t status = plan_copy(dst, src, bytes, kind, &plan);
-  if (status != hipSuccess) return call.finish(status);
-  return call.finish(submit_copy(call, *target, stream, copy_op(dst, src, bytes, plan), plan.pageable_target,
-                                 plan.pageable_source));
+  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyHostToDevice, stream));
+}
+
+hipError_t hipMemcpyDtoHAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
+  const Call call(Fn::MemcpyDtoHAsync, stream, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToHost, stream));
+}
+
+hipError_t hipMemcpyDtoDAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
+  const Call call(Fn::MemcpyDtoDAsync, stream, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToDevice, stream));
+}
+
+hipError_t hipMemcpyPeerAsync(void* dst, int dst_device, const void* src, int src_device, size_t bytes,
+                              hipStream_t stream) {
+  const Call call(Fn::MemcpyPeerAsync, stream, nullptr, dst, bytes);
+  if (call.answered()) return call.status();
+  if (!are_devices(dst_device, src_device)) return call.finish(hipErrorInvalidDevice);
+  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToDevice, stream));
+}
+
+// HIP: hipMemcpyAsync and hipStreamSynchronize in one.
+hipError_t hipMemcpyWithStream(void* dst, const void* src, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
+  const Call call(Fn::MemcpyWithStream, stream, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(copy_async(call, dst, src, bytes, kind, stream, true));
 }
 
 // The single copies, in order. Nothing is submitted unless every one of them is sound.
@@ -153,11 +269,13 @@ hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t c
     }
   }
   Stream* target = find_stream(stream);
-  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (target == nullptr) return call.finish(no_stream(stream));
   std::vector<Plan> plans(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (sizes[i] == 0) continue;
-    const hipError_t status = plan_copy(dsts[i], srcs[i], sizes[i], hipMemcpyDefault, &plans[i]);
+    // AMD's tests: unlike a single copy, one of a batch may not be empty.
+    const hipError_t status = sizes[i] == 0
+                                  ? hipErrorInvalidValue
+                                  : plan_copy(dsts[i], srcs[i], sizes[i], hipMemcpyDefault, &plans[i]);
     if (status != hipSuccess) {
       if (fail_idx != nullptr) *fail_idx = i;
       return call.finish(status);
@@ -167,13 +285,12 @@ hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t c
   std::size_t attribute = 0;
   for (std::size_t i = 0; i < count; ++i) {
     while (attribute + 1 < num_attrs && attrs_idxs[attribute + 1] <= i) ++attribute;
-    if (sizes[i] == 0) continue;
     const bool read_now = num_attrs == 0
                               ? plans[i].pageable_source || reads_early
                               : attrs[attribute].srcAccessOrder == hipMemcpySrcAccessOrderDuringApiCall;
     const hipError_t status =
         submit_copy(call, *target, stream, copy_op(dsts[i], srcs[i], sizes[i], plans[i]),
-                    plans[i].pageable_target, read_now);
+                    async_call_waits(plans[i]), read_now);
     if (status != hipSuccess) {
       if (fail_idx != nullptr) *fail_idx = i;
       return call.finish(status);
@@ -182,23 +299,14 @@ hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t c
   return call.finish(hipSuccess);
 }
 
+hipError_t hipMemset(void* dst, int value, size_t bytes) {
+  const Call call(Fn::Memset, nullptr, nullptr, dst, bytes);
+  return call.answered() ? call.status() : call.finish(fill(call, dst, value, bytes, nullptr, true));
+}
+
 hipError_t hipMemsetAsync(void* dst, int value, size_t bytes, hipStream_t stream) {
   const Call call(Fn::MemsetAsync, stream, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
-  Stream* target = find_stream(stream);
-  if (target == nullptr) return call.finish(hipErrorInvalidHandle);
-  if (bytes == 0) return call.finish(hipSuccess);
-  if (dst == nullptr) return call.finish(hipErrorInvalidValue);
-  const MemoryRange range = find_range(dst);
-  if (range.kind == MemoryKind::Pageable || !range.holds(dst, bytes)) return call.finish(hipErrorInvalidValue);
-  Op op;
-  op.kind = OpKind::Memset;
-  op.target = dst;
-  op.value = static_cast<unsigned char>(value);
-  op.bytes = bytes;
-  if (call.checked()) checker_memset(*target, stream, op);
-  std::uint64_t seq = 0;
-  return call.finish(submit(*target, std::move(op), &seq));
+  return call.answered() ? call.status() : call.finish(fill(call, dst, value, bytes, stream, false));
 }
 
 }  // extern "C"

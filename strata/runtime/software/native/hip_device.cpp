@@ -1,5 +1,8 @@
 // Devices, versions and the last error.
 
+#define STRATA_HIP_DECLARE_FUNCTIONS 1
+#include <hip/hip_client.h>
+
 #include <cstdio>
 
 #include "calls.hpp"
@@ -15,6 +18,12 @@ constexpr int kVersion = 70253211;  // HIP 7.2, in hipRuntimeGetVersion's form
 constexpr const char* kDeviceName = "strata software device";
 
 bool is_device(int device) { return device >= 0 && device < runtime().devices.load(std::memory_order_relaxed); }
+
+std::uint64_t device_memory() {
+  Runtime& rt = runtime();
+  std::lock_guard<std::mutex> lock(rt.mutex);
+  return rt.configuration.device_memory;
+}
 
 hipError_t version_into(int* version) {
   if (version == nullptr) return hipErrorInvalidValue;
@@ -91,6 +100,57 @@ hipError_t hipDeviceSynchronize(void) {
   return call.finish(status);
 }
 
+hipError_t hipInit(unsigned int flags) {
+  const Call call(Fn::Init);
+  return call.answered() ? call.status() : call.finish(flags == 0 ? hipSuccess : hipErrorInvalidValue);
+}
+
+// HIP: deletes the device's streams and events and frees its memory. Its null stream and each thread's own
+// stream stay, empty.
+hipError_t hipDeviceReset(void) {
+  const Call call(Fn::DeviceReset);
+  if (call.answered()) return call.status();
+  const int device = t_thread.device;
+  Runtime& rt = runtime();
+  wait_device(device);
+  for (std::uint32_t place = 0; place < rt.events.size(); ++place) {
+    Event* event = rt.events.at(place);
+    if (event->device == device && event->live() && rt.events.retire(event, rt.events.handle_of(event))) {
+      rt.events.recycle(event);
+    }
+  }
+  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
+    Stream* stream = rt.streams.at(place);
+    stream->failed_seq = stream->device == device ? 0 : stream->failed_seq.load();
+    if (stream->device == device && stream->live() && rt.streams.retire(stream, rt.streams.handle_of(stream))) {
+      end_stream(*stream);
+    }
+  }
+  release_device(device);
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* properties, int device) {
+  const Call call(Fn::GetDeviceProperties);
+  if (call.answered()) return call.status();
+  if (properties == nullptr) return call.finish(hipErrorInvalidValue);
+  if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
+  *properties = hipDeviceProp_tR0600{};
+  std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
+  std::snprintf(properties->gcnArchName, sizeof properties->gcnArchName, "%s", "software");
+  properties->totalGlobalMem = device_memory();
+  properties->pciDeviceID = device;
+  properties->warpSize = 64;
+  properties->multiProcessorCount = 1;
+  properties->asyncEngineCount = 1;
+  properties->deviceOverlap = 1;
+  properties->unifiedAddressing = 1;
+  properties->canMapHostMemory = 1;
+  properties->canUseHostPointerForRegisteredMem = 1;
+  properties->hostRegisterSupported = 1;
+  return call.finish(hipSuccess);
+}
+
 hipError_t hipRuntimeGetVersion(int* version) {
   const Call call(Fn::RuntimeGetVersion);
   return call.answered() ? call.status() : call.finish(version_into(version));
@@ -105,12 +165,7 @@ hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const Call call(Fn::MemGetInfo);
   if (call.answered()) return call.status();
   if (free_bytes == nullptr || total_bytes == nullptr) return call.finish(hipErrorInvalidValue);
-  Runtime& rt = runtime();
-  std::uint64_t total = 0;
-  {
-    std::lock_guard<std::mutex> lock(rt.mutex);
-    total = rt.configuration.device_memory;
-  }
+  const std::uint64_t total = device_memory();
   const std::uint64_t used = device_bytes(t_thread.device);
   *total_bytes = total;
   *free_bytes = used < total ? total - used : 0;

@@ -1,5 +1,8 @@
 // Events.
 
+#define STRATA_HIP_DECLARE_FUNCTIONS 1
+#include <hip/hip_client.h>
+
 #include "calls.hpp"
 #include "checker.hpp"
 #include "demand.hpp"
@@ -12,22 +15,21 @@ namespace {
 // blocking sync, disable timing, interprocess; HIP's own fence flags
 constexpr unsigned kEventFlags = 0xe0000007;
 constexpr unsigned kEventInterprocess = 0x4;
+constexpr unsigned kEventFences = 0xe0000000;  // no system fence; release to the device; to the system
 
-}  // namespace
+// HIP: interprocess events must not be timed. AMD's runtime takes one of the fence flags at most.
+bool flags_agree(unsigned flags) {
+  const unsigned fences = flags & kEventFences;
+  if ((fences & (fences - 1)) != 0) return false;
+  return (flags & kEventInterprocess) == 0 || (flags & hipEventDisableTiming) != 0;
+}
 
-extern "C" {
-
-hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
-  const Call call(Fn::EventCreateWithFlags);
-  if (call.answered()) return call.status();
-  if (event == nullptr || (flags & ~kEventFlags) != 0 ||
-      ((flags & kEventInterprocess) != 0 && (flags & hipEventDisableTiming) == 0)) {
-    return call.finish(hipErrorInvalidValue);
-  }
+hipError_t create_event(const Call& call, hipEvent_t* event, unsigned flags) {
+  if (event == nullptr || (flags & ~kEventFlags) != 0 || !flags_agree(flags)) return hipErrorInvalidValue;
   *event = nullptr;
   Runtime& rt = runtime();
   Event* made = rt.events.take();
-  if (made == nullptr) return call.finish(hipErrorOutOfMemory);
+  if (made == nullptr) return hipErrorOutOfMemory;
   {
     std::lock_guard<std::mutex> lock(made->mutex);
     made->device = t_thread.device;
@@ -38,7 +40,21 @@ hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
   }
   if (call.checked()) checker_event_made(*made);
   *event = static_cast<hipEvent_t>(rt.events.publish(made));
-  return call.finish(hipSuccess);
+  return hipSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+hipError_t hipEventCreate(hipEvent_t* event) {
+  const Call call(Fn::EventCreate);
+  return call.answered() ? call.status() : call.finish(create_event(call, event, hipEventDefault));
+}
+
+hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
+  const Call call(Fn::EventCreateWithFlags);
+  return call.answered() ? call.status() : call.finish(create_event(call, event, flags));
 }
 
 // Waits that captured a record keep it: they know the operation, not the event.
@@ -47,7 +63,7 @@ hipError_t hipEventDestroy(hipEvent_t event) {
   if (call.answered()) return call.status();
   Runtime& rt = runtime();
   Event* found = rt.events.find(event);
-  if (found == nullptr || !rt.events.retire(found, event)) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr || !rt.events.retire(found, event)) return call.finish(no_event(event));
   rt.events.recycle(found);
   return call.finish(hipSuccess);
 }
@@ -57,9 +73,9 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   if (call.answered()) return call.status();
   Event* recorded = find_event(event);
   Stream* recording = find_stream(stream);
-  if (recorded == nullptr || recording == nullptr || recorded->device != recording->device) {
-    return call.finish(hipErrorInvalidHandle);
-  }
+  if (recorded == nullptr) return call.finish(no_event(event));
+  if (recording == nullptr) return call.finish(no_stream(stream));
+  if (recorded->device != recording->device) return call.finish(hipErrorInvalidHandle);
   make_room(*recording);  // before the event's lock: a full stream must not keep others from asking for the event
   Op op;
   op.kind = OpKind::Record;
@@ -83,7 +99,7 @@ hipError_t hipEventQuery(hipEvent_t event) {
   const Call call(Fn::EventQuery, nullptr, event);
   if (call.answered()) return call.status();
   Event* found = find_event(event);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_event(event));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
   const Dependency latest = found->latest();
   if (latest.stream == nullptr) return call.finish(hipSuccess);
@@ -102,7 +118,7 @@ hipError_t hipEventSynchronize(hipEvent_t event) {
   const Call call(Fn::EventSynchronize, nullptr, event);
   if (call.answered()) return call.status();
   Event* found = find_event(event);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_event(event));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
   const Dependency latest = found->latest();
   if (latest.stream == nullptr) return call.finish(hipSuccess);
@@ -116,18 +132,22 @@ hipError_t hipEventElapsedTime(float* ms, hipEvent_t start, hipEvent_t stop) {
   const Call call(Fn::EventElapsedTime, nullptr, start);
   if (call.answered()) return call.status();
   if (ms == nullptr) return call.finish(hipErrorInvalidValue);
+  // What can never be answered comes before what cannot be answered yet: handles, flags, devices, then records.
   Event* events[2] = {find_event(start), find_event(stop)};
+  if (events[0] == nullptr) return call.finish(no_event(start));
+  if (events[1] == nullptr) return call.finish(no_event(stop));
+  for (const Event* event : events) {
+    if ((event->flags & hipEventDisableTiming) != 0) return call.finish(hipErrorInvalidHandle);
+  }
+  if (events[0]->device != events[1]->device) return call.finish(hipErrorInvalidHandle);
+  const Dependency latest[2] = {events[0]->latest(), events[1]->latest()};
+  if ((latest[0].stream == nullptr || latest[1].stream == nullptr) && !mode_has(kModeNull)) {
+    return call.finish(hipErrorInvalidHandle);  // null mode records nothing
+  }
   std::int64_t times[2] = {};
   for (int i = 0; i < 2; ++i) {
-    if (events[i] == nullptr || (events[i]->flags & hipEventDisableTiming) != 0) {
-      return call.finish(hipErrorInvalidHandle);
-    }
-    const Dependency latest = events[i]->latest();
-    if (latest.stream == nullptr) {
-      if (!mode_has(kModeNull)) return call.finish(hipErrorInvalidHandle);
-      continue;  // null mode records nothing
-    }
-    if (!latest.satisfied()) return call.finish(hipErrorNotReady);
+    if (latest[i].stream == nullptr) continue;
+    if (!latest[i].satisfied()) return call.finish(hipErrorNotReady);
     std::lock_guard<std::mutex> lock(events[i]->time_mutex);
     times[i] = events[i]->time_ns;
   }

@@ -1,5 +1,10 @@
 // Streams and host functions.
 
+#define STRATA_HIP_DECLARE_FUNCTIONS 1
+#include <hip/hip_client.h>
+
+#include <algorithm>
+
 #include "calls.hpp"
 #include "checker.hpp"
 #include "costs.hpp"
@@ -9,6 +14,22 @@
 using namespace strata::software;
 
 namespace {
+
+constexpr int kLeastPriority = 1;  // AMD's range
+constexpr int kGreatestPriority = -1;
+
+hipError_t create_stream(hipStream_t* stream, unsigned flags, int priority) {
+  if (stream == nullptr || (flags != hipStreamDefault && flags != hipStreamNonBlocking)) return hipErrorInvalidValue;
+  *stream = nullptr;
+  Stream* made = make_stream(t_thread.device, flags == hipStreamDefault, priority);
+  if (made == nullptr) return hipErrorOutOfMemory;
+  *stream = static_cast<hipStream_t>(runtime().streams.publish(made));
+  return hipSuccess;
+}
+
+// HIP: whether all operations *in* the stream have completed. What the null stream holds is none of an idle
+// stream's; the null stream itself stands for the blocking ones.
+bool finished(Stream& stream) { return stream.null_stream ? drained(stream) : stream.idle(); }
 
 // Also ends what the null stream's rules make it wait for.
 hipError_t synchronize_stream(Stream& stream) {
@@ -25,29 +46,48 @@ hipError_t synchronize_stream(Stream& stream) {
 
 extern "C" {
 
+hipError_t hipStreamCreate(hipStream_t* stream) {
+  const Call call(Fn::StreamCreate);
+  return call.answered() ? call.status() : call.finish(create_stream(stream, hipStreamDefault, 0));
+}
+
 hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned int flags) {
   const Call call(Fn::StreamCreateWithFlags);
+  return call.answered() ? call.status() : call.finish(create_stream(stream, flags, 0));
+}
+
+// HIP: a priority beyond the range is clamped to it.
+hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned int flags, int priority) {
+  const Call call(Fn::StreamCreateWithPriority);
   if (call.answered()) return call.status();
-  if (stream == nullptr || (flags != hipStreamDefault && flags != hipStreamNonBlocking)) {
-    return call.finish(hipErrorInvalidValue);
-  }
-  *stream = nullptr;
-  Runtime& rt = runtime();
-  Stream* made = rt.streams.take();
-  if (made == nullptr) return call.finish(hipErrorOutOfMemory);
-  {
-    std::lock_guard<std::mutex> lock(made->mutex);
-    made->device = t_thread.device;
-    made->blocking = flags == hipStreamDefault;
-    made->destroyed = false;
-    made->retiring = false;
-    made->favoured = false;
-    made->failed_seq = 0;
-    made->fruitless = 0;
-  }
-  reset_stream_clock(*made);
-  if (call.checked()) checker_stream_made(*made);
-  *stream = static_cast<hipStream_t>(rt.streams.publish(made));
+  return call.finish(create_stream(stream, flags, std::clamp(priority, kGreatestPriority, kLeastPriority)));
+}
+
+hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  const Call call(Fn::DeviceGetStreamPriorityRange);
+  if (call.answered()) return call.status();
+  if (least != nullptr) *least = kLeastPriority;
+  if (greatest != nullptr) *greatest = kGreatestPriority;
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int* flags) {
+  const Call call(Fn::StreamGetFlags, stream);
+  if (call.answered()) return call.status();
+  if (flags == nullptr) return call.finish(hipErrorInvalidValue);
+  const Stream* found = find_stream(stream);
+  if (found == nullptr) return call.finish(no_stream(stream));
+  *flags = found->null_stream || found->blocking ? hipStreamDefault : hipStreamNonBlocking;
+  return call.finish(hipSuccess);
+}
+
+hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
+  const Call call(Fn::StreamGetPriority, stream);
+  if (call.answered()) return call.status();
+  if (priority == nullptr) return call.finish(hipErrorInvalidValue);
+  const Stream* found = find_stream(stream);
+  if (found == nullptr) return call.finish(no_stream(stream));
+  *priority = found->priority;
   return call.finish(hipSuccess);
 }
 
@@ -57,7 +97,7 @@ hipError_t hipStreamDestroy(hipStream_t stream) {
   if (call.answered()) return call.status();
   Runtime& rt = runtime();
   Stream* found = rt.streams.find(stream);
-  if (found == nullptr || !rt.streams.retire(found, stream)) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr || !rt.streams.retire(found, stream)) return call.finish(no_stream(stream));
   end_stream(*found);
   return call.finish(hipSuccess);
 }
@@ -66,7 +106,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream) {
   const Call call(Fn::StreamSynchronize, stream);
   if (call.answered()) return call.status();
   Stream* found = find_stream(stream);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_stream(stream));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
   const hipError_t status = synchronize_stream(*found);
   if (call.checked() && status == hipSuccess) checker_join(captured);
@@ -77,13 +117,13 @@ hipError_t hipStreamQuery(hipStream_t stream) {
   const Call call(Fn::StreamQuery, stream);
   if (call.answered()) return call.status();
   Stream* found = find_stream(stream);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_stream(stream));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
   const std::uint64_t seq = found->tail.load(std::memory_order_acquire);
-  if (!drained(*found)) {
+  if (!finished(*found)) {
     if (!mode_has(kModeDemand)) return call.finish(hipErrorNotReady);
     demand_query(*found, seq, &found->fruitless);
-    if (!drained(*found)) return call.finish(hipErrorNotReady);
+    if (!finished(*found)) return call.finish(hipErrorNotReady);
   }
   found->fruitless = 0;
   const hipError_t status = stream_status(*found, seq, false);
@@ -97,7 +137,8 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
   if (flags != 0) return call.finish(hipErrorInvalidValue);
   Stream* waiting = find_stream(stream);
   Event* awaited = find_event(event);
-  if (waiting == nullptr || awaited == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (waiting == nullptr) return call.finish(no_stream(stream));
+  if (awaited == nullptr) return call.finish(no_event(event));
   if (call.checked()) checker_wait(*waiting, *awaited);
   const Dependency dependency = awaited->latest();
   if (dependency.stream == nullptr) return call.finish(hipSuccess);  // never recorded: nothing to wait for
@@ -115,7 +156,7 @@ hipError_t hipStreamGetDevice(hipStream_t stream, int* device) {
   if (call.answered()) return call.status();
   if (device == nullptr) return call.finish(hipErrorInvalidValue);
   Stream* found = find_stream(stream);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_stream(stream));
   *device = found->device;
   return call.finish(hipSuccess);
 }
@@ -125,7 +166,7 @@ hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t fn, void* user_data
   if (call.answered()) return call.status();
   if (fn == nullptr) return call.finish(hipErrorInvalidValue);
   Stream* found = find_stream(stream);
-  if (found == nullptr) return call.finish(hipErrorInvalidHandle);
+  if (found == nullptr) return call.finish(no_stream(stream));
   Op op;
   op.kind = OpKind::HostFunction;
   op.function = fn;

@@ -5,7 +5,10 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
+#include <vector>
 
+#include "platform.hpp"
 #include "runtime.hpp"
 #include "thread_state.hpp"
 
@@ -21,6 +24,7 @@ struct Entry {
   MemoryKind kind;
   int device;
   unsigned flags;
+  bool leaving = false;
 };
 
 struct Registry {
@@ -60,7 +64,7 @@ MemoryRange look_up(const Registry& kept, const void* address) {
   if (next != kept.ranges.begin()) {
     const auto& [base, entry] = *std::prev(next);
     if (at - base < entry.bytes) {
-      return {entry.kind, entry.device, base, base + entry.bytes, entry.flags};
+      return {entry.kind, entry.device, base, base + entry.bytes, entry.flags, entry.leaving};
     }
     found.base = base + entry.bytes;
   }
@@ -118,7 +122,7 @@ MemoryRange find_range(const void* address) {
   const std::uint64_t epoch = kept.epoch.load(std::memory_order_acquire);
   for (const RangeHint& hint : thread.hints) {
     if (hint.epoch == epoch && at >= hint.begin && at < hint.end) {
-      return {static_cast<MemoryKind>(hint.kind), hint.device, hint.begin, hint.end, 0};
+      return {static_cast<MemoryKind>(hint.kind), hint.device, hint.begin, hint.end, 0, false};
     }
   }
   std::shared_lock<std::shared_mutex> lock(kept.mutex);
@@ -173,9 +177,39 @@ hipError_t release_memory(void* address, MemoryKind kind) {
   return hipSuccess;
 }
 
+bool mark_leaving(void* address) {
+  Registry& kept = registry();
+  std::unique_lock<std::shared_mutex> lock(kept.mutex);
+  const auto found = kept.ranges.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == kept.ranges.end() || found->second.kind != MemoryKind::Device || found->second.leaving) return false;
+  found->second.leaving = true;
+  return true;
+}
+
+void release_device(int device) {
+  Registry& kept = registry();
+  std::vector<std::pair<std::uintptr_t, Entry>> released;
+  {
+    std::unique_lock<std::shared_mutex> lock(kept.mutex);
+    for (auto range = kept.ranges.begin(); range != kept.ranges.end();) {
+      if (range->second.device != device) {
+        ++range;
+        continue;
+      }
+      account(kept, range->second, false);
+      released.push_back(*range);
+      range = kept.ranges.erase(range);
+    }
+    changed(kept);
+  }
+  for (const auto& [base, entry] : released) {
+    if (entry.kind != MemoryKind::Registered) give_up(reinterpret_cast<void*>(base), entry.bytes);
+  }
+}
+
 hipError_t register_range(int device, void* address, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uintptr_t>(address);
-  if (bytes > UINTPTR_MAX - base) return hipErrorInvalidValue;
+  if (bytes > UINTPTR_MAX - base || !pages_exist(address, bytes)) return hipErrorInvalidValue;
   const std::uint64_t limit = pinned_limit();
   Registry& kept = registry();
   std::unique_lock<std::shared_mutex> lock(kept.mutex);

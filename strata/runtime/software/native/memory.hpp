@@ -17,6 +17,7 @@ struct MemoryRange {
   std::uintptr_t base = 0;  // for pageable memory, of the gap between known ranges
   std::uintptr_t end = 0;   // exclusive
   unsigned flags = 0;
+  bool leaving = false;  // hipFreeAsync has it: given back when its stream comes to it
 
   bool on_device() const noexcept { return kind == MemoryKind::Device; }
   bool pinned() const noexcept { return kind == MemoryKind::Pinned || kind == MemoryKind::Registered; }
@@ -37,6 +38,10 @@ hipError_t allocate_pinned(int device, std::size_t bytes, unsigned flags, void**
 hipError_t release_memory(void* address, MemoryKind kind);
 hipError_t register_range(int device, void* address, std::size_t bytes, unsigned flags);
 hipError_t unregister_range(void* address);
+// Device memory that an operation of a stream will release; false if one will already.
+bool mark_leaving(void* address);
+// Everything that belongs to a device, registered ranges included.
+void release_device(int device);
 
 struct MemoryUse {
   std::uint64_t device_allocations = 0, device_bytes = 0;

@@ -7,6 +7,7 @@
 #include "costs.hpp"
 #include "event.hpp"
 #include "faults.hpp"
+#include "memory.hpp"
 #include "platform.hpp"
 #include "stream.hpp"
 
@@ -60,6 +61,11 @@ bool stop_host_functions(std::int64_t timeout_ns) {
 }
 
 void perform(Stream& stream, Op& op) {
+  if (op.kind == OpKind::Free) {  // on a lost device too
+    if (mode_has(kModeChecker)) checker_forget(op.target);
+    release_memory(op.target, MemoryKind::Device);
+    return;
+  }
   if (mode_has(kModeLost)) {
     op.snapshot.reset();
     return;
@@ -85,6 +91,7 @@ void perform(Stream& stream, Op& op) {
     case OpKind::Marker:
     case OpKind::Hold:
     case OpKind::Delay:
+    case OpKind::Free:
       break;
   }
 }

@@ -17,7 +17,7 @@ namespace strata::software {
 struct Stream;
 struct Event;
 
-enum class OpKind : std::uint8_t { Copy, Memset, HostFunction, Record, Wait, Marker, Hold, Delay };
+enum class OpKind : std::uint8_t { Copy, Memset, HostFunction, Record, Wait, Marker, Hold, Delay, Free };
 enum class Direction : std::uint8_t { HostToHost, HostToDevice, DeviceToHost, DeviceToDevice };
 
 // Everything up to and including operation `seq` of a stream. Operations of a stream are numbered

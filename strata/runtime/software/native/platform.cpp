@@ -2,6 +2,8 @@
 
 #include "strata/thread_start.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -45,6 +47,21 @@ void* allocate_pages(std::size_t bytes) noexcept {
 }
 
 void free_pages(void* address, std::size_t bytes) noexcept { munmap(address, bytes); }
+
+bool pages_exist(const void* address, std::size_t bytes) noexcept {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  constexpr std::uintptr_t kPagesAtOnce = 4096;
+  unsigned char resident[kPagesAtOnce];
+  const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(address) + bytes;
+  std::uintptr_t at = reinterpret_cast<std::uintptr_t>(address) & ~(page - 1);
+  while (at < end) {
+    const std::uintptr_t here = std::min(end - at, kPagesAtOnce * page);
+    if (mincore(reinterpret_cast<void*>(at), here, resident) != 0 && errno == ENOMEM) return false;
+    at += kPagesAtOnce * page;
+    if (at < kPagesAtOnce * page) break;  // the top of the address space
+  }
+  return true;
+}
 
 bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
   auto* start = new (std::nothrow) ThreadStart{body, argument, {}};
@@ -93,6 +110,7 @@ void keep_library_mapped() noexcept {
 
 void* allocate_pages(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
 void free_pages(void* address, std::size_t) noexcept { std::free(address); }
+bool pages_exist(const void*, std::size_t) noexcept { return true; }
 
 bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
   try {

@@ -17,6 +17,9 @@ namespace strata::software {
 void* allocate_pages(std::size_t bytes) noexcept;
 void free_pages(void* address, std::size_t bytes) noexcept;
 
+// Whether every page of the range is mapped in this process; true where the system cannot say.
+bool pages_exist(const void* address, std::size_t bytes) noexcept;
+
 // Nanoseconds of the steady clock.
 std::int64_t now_ns() noexcept;
 

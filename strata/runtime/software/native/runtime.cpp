@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "calls.hpp"
+#include "checker.hpp"
 #include "costs.hpp"
 #include "demand.hpp"
 #include "memory.hpp"
@@ -173,10 +174,63 @@ void create_runtime() {
 
 const std::string& environment_problem() { return problem_text(); }
 
+namespace {
+
+// The streams that hipStreamPerThread means on one thread. What is queued still runs when the thread ends.
+struct OwnStreams {
+  Stream* of[kMaxDevices] = {};
+  ~OwnStreams() {
+    if (mode_has(kModeRefused)) return;  // a forked child: the parent's locks are not touched
+    for (Stream* stream : of) {
+      if (stream != nullptr) end_stream(*stream);
+    }
+  }
+};
+thread_local OwnStreams t_own;
+
+Stream* own_stream() noexcept {
+  // HIP: an implicit stream for each thread and device, made at its first use, ordered with the null stream.
+  Stream*& own = t_own.of[t_thread.device];
+  if (own == nullptr) own = make_stream(t_thread.device, true, 0);
+  return own;
+}
+
+}  // namespace
+
 Stream* find_stream(const void* handle) noexcept {
   const auto word = reinterpret_cast<std::uintptr_t>(handle);
   if (word <= 1) return runtime().null_streams[t_thread.device];
+  if (word == 2) return own_stream();
   return runtime().streams.find(handle);
+}
+
+// AMD's runtime answers hipErrorContextIsDestroyed to a handle that it does not know (any more), and
+// hipErrorInvalidHandle to none. HIP's text names the latter for any invalid one: it stays for foreign numbers.
+hipError_t no_stream(const void* handle) noexcept {
+  return runtime().streams.made(handle) ? hipErrorContextIsDestroyed : hipErrorInvalidHandle;
+}
+
+hipError_t no_event(const void* handle) noexcept {
+  return runtime().events.made(handle) ? hipErrorContextIsDestroyed : hipErrorInvalidHandle;
+}
+
+Stream* make_stream(int device, bool blocking, int priority) {
+  Stream* made = runtime().streams.take();
+  if (made == nullptr) return nullptr;
+  {
+    std::lock_guard<std::mutex> lock(made->mutex);
+    made->device = device;
+    made->blocking = blocking;
+    made->priority = priority;
+    made->destroyed = false;
+    made->retiring = false;
+    made->favoured = false;
+    made->failed_seq = 0;
+    made->fruitless = 0;
+  }
+  reset_stream_clock(*made);
+  if (mode_has(kModeChecker)) checker_stream_made(*made);
+  return made;
 }
 
 bool nothing_pending() {

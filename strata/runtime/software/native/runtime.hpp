@@ -65,9 +65,17 @@ extern Runtime* g_runtime;
 void create_runtime();
 inline Runtime& runtime() noexcept { return *g_runtime; }
 
-// The stream behind a handle: nullptr and hipStreamLegacy are the current device's null stream.
+// The stream behind a handle: nullptr and hipStreamLegacy are the current device's null stream,
+// hipStreamPerThread is the calling thread's own one there.
 Stream* find_stream(const void* handle) noexcept;
 inline Event* find_event(const void* handle) noexcept { return runtime().events.find(handle); }
+
+// Why there is none: a handle that was destroyed, or one that this runtime never made.
+hipError_t no_stream(const void* handle) noexcept;
+hipError_t no_event(const void* handle) noexcept;
+
+// Makes a stream from a free place, without a handle yet; nullptr if there is none.
+Stream* make_stream(int device, bool blocking, int priority);
 
 // Nothing submitted is unfinished.
 bool nothing_pending();

@@ -75,6 +75,15 @@ class SlotTable {
     return (generation & 1u) != 0 && encode(place, generation) == handle ? object : nullptr;
   }
 
+  // Whether the number was a handle of this table, live or not.
+  bool made(const void* handle) const noexcept {
+    const auto word = reinterpret_cast<std::uintptr_t>(handle);
+    const auto place = static_cast<std::uint32_t>(word & 0xffffffu);
+    const auto generation = static_cast<std::uint32_t>(static_cast<std::uint64_t>(word) >> 24) & 0xffffffu;
+    return (static_cast<std::uint64_t>(word) >> 48) == Tag && place < size() && (generation & 1u) != 0 &&
+           generation <= at(place)->generation.load(std::memory_order_acquire);
+  }
+
   void* handle_of(const T* object) const noexcept {
     return encode(object->place, object->generation.load(std::memory_order_acquire));
   }

@@ -18,6 +18,7 @@ struct StreamCosts;
 struct Stream : Slot {
   std::atomic<int> device{0};
   std::atomic<bool> blocking{false};  // takes part in the null stream's ordering
+  std::atomic<int> priority{0};       // kept and told; all streams run alike
   bool null_stream = false;           // set once, before any use
 
   std::atomic<std::uint64_t> tail{0};  // last operation submitted
