@@ -17,12 +17,21 @@ WINDOWS = sys.platform == "win32"
 
 # STRATA_BUILD_FLAGS adds flags to every C++ compile and link, e.g. "-fsanitize=thread -g -O1".
 EXTRA = os.environ.get("STRATA_BUILD_FLAGS", "").split()
-CXX_FLAGS = (["/std:c++17", "/O2"] if WINDOWS else ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-pthread"]) + EXTRA
+CXX_FLAGS = (["/std:c++17", "/O2", "/EHsc"] if WINDOWS else ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-pthread"]) + EXTRA
 LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
 CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
     "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "consumption", "teardown", "core",
     "running", "slot", "span", "request", "stager", "dlpack"))]
+DIRECTIVES = {
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "binding": True,
+    "embedsignature": True,
+    "freethreading_compatible": False,
+}
 RUNTIMES = {
     "strata.runtime.software.libstrata_hip_software": "strata/runtime/software/native",
     "strata.runtime.cuda.libstrata_hip_cuda": "strata/runtime/cuda/native",
@@ -77,7 +86,7 @@ def runtime_extensions() -> list[Extension]:
                 sources,
                 language="c++",
                 include_dirs=["strata/include", folder],
-                depends=[*headers, "strata/include/hip/hip_runtime.h"],
+                depends=[*headers, *map(str, sorted(Path("strata/include").rglob("*.h*")))],
                 extra_compile_args=CXX_FLAGS,
                 extra_link_args=link,
             )
@@ -85,25 +94,24 @@ def runtime_extensions() -> list[Extension]:
     return made
 
 
-setup(
-    ext_modules=cythonize(
-        core_extensions(),
-        language_level=3,
-        compiler_directives={
-            "boundscheck": False,
-            "wraparound": False,
-            "initializedcheck": False,
-            "cdivision": True,
-            "binding": True,
-            "embedsignature": True,
-            "freethreading_compatible": False,
+def whole(extensions: list[Extension]) -> None:
+    """Refuse a tree with a file too few, or with a module too many: what is not listed above would not be built."""
+    listed = {Path(path) for extension in extensions for path in (*extension.sources, *extension.depends)}
+    missing = sorted(str(path) for path in listed if not path.exists())
+    modules = {path.relative_to(ROOT) for path in (ROOT / "strata").rglob("*.pyx")}
+    if missing or not modules <= listed:
+        raise SystemExit(f"this checkout is not whole: missing are {missing}, "
+                         f"not listed in setup.py are {sorted(map(str, modules - listed))}")
+
+
+if __name__ == "__main__":
+    core, runtimes = core_extensions(), runtime_extensions()
+    whole(core + runtimes)
+    setup(
+        ext_modules=cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."]) + runtimes,
+        cmdclass={"build_ext": BuildExt},
+        package_data={
+            "strata": ["py.typed", "*.pxd", "*.pyi", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],
+            "strata.engine": ["*.pxd", "*.pyi"],
         },
-        include_path=["."],
     )
-    + runtime_extensions(),
-    cmdclass={"build_ext": BuildExt},
-    package_data={
-        "strata": ["py.typed", "*.pxd", "*.pyi", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],
-        "strata.engine": ["*.pxd", "*.pyi"],
-    },
-)

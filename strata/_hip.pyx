@@ -11,6 +11,7 @@ from libc.string cimport memset
 from rocm.bindings cimport cyhip
 
 import os
+import sys
 
 from strata.errors import HipError, RuntimeNotFound, StrataError
 
@@ -77,7 +78,8 @@ def _mark_forked():
     _forked = _loaded
 
 
-os.register_at_fork(after_in_child=_mark_forked)
+if hasattr(os, "register_at_fork"):   # Windows has no fork
+    os.register_at_fork(after_in_child=_mark_forked)
 
 
 def is_forked():
@@ -313,14 +315,15 @@ def load(str name, str path):
         if shortname != "amdhip64":
             return original(shortname, bundled_location)
         asked.append(shortname)
-        return os.fsencode(path)
+        # On Windows the bindings call LoadLibraryA, which takes the ANSI code page.
+        return path.encode("mbcs") if sys.platform == "win32" else os.fsencode(path)
 
     original = paths.get_library_path
     paths.get_library_path = _this_library
     problem = None
     try:
         status = <int>cyhip.hipGetDeviceCount(&count)
-    except RuntimeError as error:       # the library, or the symbol, could not be opened
+    except (RuntimeError, UnicodeError) as error:    # the library, its name or the symbol could not be had
         problem = error
         status = HIP_INVALID_VALUE
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strata import _hip, runtime
+from strata import _hip, _host_memory, runtime
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.engine.core import StreamerCore, check_timeout
@@ -366,9 +366,7 @@ def _flag(name: str, value: object) -> bool:
 def _host_bytes(host_ring: int, buffer_bytes: int) -> None:
     """Refuse a host ring that is larger than the host's memory."""
     needed = host_ring * buffer_bytes
-    most = 2**46
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    most = _host_memory.total() or 2**46
     if needed > most:
         raise ValueError(f"host_ring is {host_ring}: {needed} bytes for buffers of {buffer_bytes} bytes are more than "
                          f"the host's {most}")

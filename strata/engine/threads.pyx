@@ -37,7 +37,7 @@ def rename(name):
     _renamed.store(0, memory_order_release)
     if name is not None:
         text = name.encode()
-        if len(text) >= sizeof(_given.text):
+        if len(text) >= <Py_ssize_t>sizeof(_given.text):
             raise ValueError(f"name is {name!r}; at most {sizeof(_given.text) - 1} bytes are wanted")
         memset(_given.text, 0, sizeof(_given.text))
         strncpy(_given.text, text, sizeof(_given.text) - 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from strata.errors import RuntimeNotFound
 from strata.runtime import cuda, software
+from strata.runtime._loaded import loaded_libraries
 
 logger = logging.getLogger("strata")
 
@@ -160,7 +161,8 @@ def _rocm_candidates() -> Iterator[str]:
 
 
 def _folders() -> list[Path]:
-    roots = [os.environ.get("ROCM_PATH"), os.environ.get("ROCM_HOME"), "/opt/rocm"]
+    roots = [os.environ.get("ROCM_PATH"), os.environ.get("ROCM_HOME")]
+    roots.append(os.environ.get("HIP_PATH") if sys.platform == "win32" else "/opt/rocm")
     folders = [Path(root) / part for root in roots if root for part in ("lib", "lib64", "bin")]
     folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
     if sys.platform.startswith("linux"):
@@ -171,13 +173,20 @@ def _folders() -> list[Path]:
 
 
 def _libraries_in(folder: Path) -> list[str]:
-    """Return the folder's copies: the plain name, then versioned ones (a distribution may ship only those)."""
+    """Return the folder's copies, best first.
+
+    On Linux that is the plain name, then the highest version: a distribution may ship only those. On Windows the
+    plain name is the oldest, of HIP 5; later versions are in the name (``amdhip64_7.dll``).
+    """
     try:
         names = [entry.name for entry in folder.iterdir() if _ROCM_NAME.search(entry.name)]
     except OSError:
         return []
-    # One file usually has several names; a plain one, then the highest version.
-    names.sort(key=lambda name: (name.count("."), [-int(n) for n in re.findall(r"\d+", name)]))
+    # One file usually has several names.
+    if sys.platform == "win32":
+        names.sort(key=lambda name: [int(n) for n in re.findall(r"\d+", name)], reverse=True)
+    else:
+        names.sort(key=lambda name: (name.count("."), [-int(n) for n in re.findall(r"\d+", name)]))
     unique: dict[str, str] = {}
     for name in names:
         unique.setdefault(os.path.realpath(folder / name), str(folder / name))
@@ -186,12 +195,7 @@ def _libraries_in(folder: Path) -> list[str]:
 
 def _mapped_libraries() -> list[str]:
     """Return the copies of libamdhip64 that this process has mapped (torch's, say)."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    paths = {line.split(maxsplit=5)[5] for line in lines if line.count(" ") >= 5 and "amdhip64" in line}
-    return sorted(path for path in paths if _ROCM_NAME.search(path))
+    return [path for path in loaded_libraries("amdhip64") if _ROCM_NAME.search(path)]
 
 
 def _mapped(path: str) -> str | None:

@@ -1,8 +1,8 @@
 """The *cuda* runtime: strata's HIP calls over the NVIDIA driver, on the GPUs that the driver offers.
 
 The library beside this module implements the HIP functions that strata uses over the CUDA driver API, which
-it opens at its first call (``libcuda.so.1``, or what ``STRATA_CUDA_DRIVER`` names). Importing this module
-opens nothing.
+it opens at its first call (``libcuda.so.1``, on Windows ``nvcuda.dll``, or what ``STRATA_CUDA_DRIVER`` names).
+Importing this module opens nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def library_path() -> pathlib.Path:
     pathlib.Path
         The absolute path beside this module. Whether the file exists is not checked.
     """
-    name = "strata_hip_cuda.dll" if sys.platform == "win32" else "libstrata_hip_cuda.so"
-    return pathlib.Path(__file__).resolve().with_name(name)
+    suffix = ".dll" if sys.platform == "win32" else ".so"
+    return pathlib.Path(__file__).resolve().with_name(f"libstrata_hip_cuda{suffix}")
 
 
 def problem() -> str:

@@ -6,11 +6,10 @@ Nothing here opens the library: that is left to the HIP bindings, or to
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 __all__ = ["library_path"]
-
-_LIBRARY = "libstrata_hip_software.so"
 
 
 def library_path() -> Path:
@@ -22,4 +21,5 @@ def library_path() -> Path:
         Absolute path. The package builds and ships the file, so its absence means a damaged
         installation; that is for whoever opens it to report.
     """
-    return Path(__file__).resolve().parent / _LIBRARY
+    suffix = ".dll" if sys.platform == "win32" else ".so"
+    return Path(__file__).resolve().with_name(f"libstrata_hip_software{suffix}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from strata import _host_memory
 from strata.copies import ExpertCopies
 from strata.pinned import pinned_empty
 from strata.tools.replay.case import Case
@@ -126,12 +126,8 @@ class Sources:
 
 def _check_memory(nbytes: int) -> None:
     """Refuse pools for which there is no memory, where the system says how much there is: they would be filled."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return
-    if nbytes > available:
+    available = _host_memory.available()
+    if available is not None and nbytes > available:
         raise InputError(f"pool: both together are {nbytes:,} bytes, and {available:,} bytes of memory are available: "
                          "a smaller pool is wanted, in which sources wrap round")
 

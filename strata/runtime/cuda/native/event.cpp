@@ -16,18 +16,22 @@ CUevent event_of(hipEvent_t event) { return reinterpret_cast<CUevent>(event); }
 
 // Spins for as long as a hand-over takes, then sleeps in growing steps: the waiting thread leaves its
 // processor to others.
-constexpr std::chrono::microseconds kSpin{15}, kFirstSleep{10}, kLongestSleep{100};
+[[maybe_unused]] constexpr std::chrono::microseconds kSpin{15}, kFirstSleep{10}, kLongestSleep{100};
 
 CUresult wait_until_done(CUevent event) {
   using clock = std::chrono::steady_clock;
   const auto spin_end = clock::now() + kSpin;
-  auto pause = kFirstSleep;
+  [[maybe_unused]] auto pause = kFirstSleep;
   for (;;) {
     const CUresult status = driver.cuEventQuery(event);
     if (status != static_cast<CUresult>(hipErrorNotReady)) return status;
     if (clock::now() < spin_end) continue;
+#if defined(_WIN32)
+    std::this_thread::yield();  // the shortest sleep there is many copies long: up to 15.6 ms
+#else
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestSleep);
+#endif
   }
 }
 

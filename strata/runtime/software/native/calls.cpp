@@ -1,6 +1,7 @@
 #include "calls.hpp"
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -40,20 +41,14 @@ std::array<std::uint64_t, kFnCount> totals(const CountBook& kept) {
 }
 
 // Folds a thread's counts into the book when the thread ends.
-struct ThreadCounts {
-  Counts* counts = nullptr;
-  ~ThreadCounts() {
-    if (counts == nullptr) return;
-    CountBook& kept = book();
-    std::lock_guard<std::mutex> lock(kept.mutex);
-    for (std::size_t i = 0; i < kFnCount; ++i) kept.ended[i] += (*counts)[i].load(std::memory_order_relaxed);
-    kept.threads.erase(counts);
-    t_thread.counts = nullptr;
-    delete counts;
-  }
-};
-
-thread_local ThreadCounts t_counts;
+void end_counts(void* opaque) {
+  const std::unique_ptr<Counts> counts(static_cast<Counts*>(opaque));
+  CountBook& kept = book();
+  std::lock_guard<std::mutex> lock(kept.mutex);
+  for (std::size_t i = 0; i < kFnCount; ++i) kept.ended[i] += (*counts)[i].load(std::memory_order_relaxed);
+  kept.threads.erase(counts.get());
+  t_thread.counts = nullptr;
+}
 
 const char* const kNames[kFnCount] = {
 #define STRATA_SW_NAME(name) "hip" #name,
@@ -130,7 +125,7 @@ void reset_call_counts() {
 
 void Call::adopt_thread() {
   auto* counts = new Counts{};
-  t_counts.counts = counts;
+  at_thread_end(end_counts, counts);
   t_thread.counts = counts->data();
   CountBook& kept = book();
   std::lock_guard<std::mutex> lock(kept.mutex);

@@ -13,7 +13,12 @@ namespace strata::software {
 
 namespace {
 
-thread_local std::string t_problem;
+thread_local std::string* t_problem = nullptr;
+
+void end_problem(void* problem) {
+  delete static_cast<std::string*>(problem);
+  t_problem = nullptr;
+}
 
 template <std::size_t N>
 std::string field_text(const char (&field)[N]) {
@@ -23,11 +28,17 @@ std::string field_text(const char (&field)[N]) {
 }  // namespace
 
 int control_failure(std::string problem) {
-  t_problem = std::move(problem);
+  if (t_problem == nullptr) {
+    t_problem = new std::string;
+    at_thread_end(end_problem, t_problem);
+  }
+  *t_problem = std::move(problem);
   return -1;
 }
 
-void control_success() noexcept { t_problem.clear(); }
+void control_success() noexcept {
+  if (t_problem != nullptr) t_problem->clear();
+}
 
 bool control_ready() {
   if (mode_has(kModeUnborn)) create_runtime();
@@ -45,7 +56,9 @@ using namespace strata::software;
 
 extern "C" {
 
-const char* strata_sw_problem(void) { return t_problem.empty() ? environment_problem().c_str() : t_problem.c_str(); }
+const char* strata_sw_problem(void) {
+  return t_problem == nullptr || t_problem->empty() ? environment_problem().c_str() : t_problem->c_str();
+}
 
 int strata_sw_get_configuration(strata_sw_configuration* configuration) {
   if (!control_ready()) return -1;

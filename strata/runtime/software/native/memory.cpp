@@ -1,7 +1,6 @@
 #include "memory.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -40,18 +39,16 @@ Registry& registry() {
   return *kept;
 }
 
-std::size_t rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 void* obtain(std::size_t bytes) {
   if (bytes > SIZE_MAX - kAlignment) return nullptr;
-  return bytes >= kPageAllocation ? allocate_pages(bytes) : std::aligned_alloc(kAlignment, rounded(bytes));
+  return bytes >= kPageAllocation ? allocate_pages(bytes) : allocate_aligned(kAlignment, bytes);
 }
 
 void give_up(void* address, std::size_t bytes) {
   if (bytes >= kPageAllocation) {
     free_pages(address, bytes);
   } else {
-    std::free(address);
+    free_aligned(address);
   }
 }
 

@@ -1,3 +1,6 @@
+// What platform.hpp promises, on Linux.
+#if defined(__linux__)
+
 #include "platform.hpp"
 
 #include "strata/thread_start.hpp"
@@ -11,8 +14,8 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 
-#if defined(__linux__)
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -20,13 +23,28 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#endif
 
 namespace strata::software {
 
 namespace {
 
-constexpr std::int64_t kSpinTail = 15'000;  // ns: what a sleeping thread may come late, spun instead
+struct ThreadEnd {
+  void (*function)(void*);
+  void* argument;
+  ThreadEnd* earlier;
+};
+
+struct ThreadEnds {
+  ThreadEnd* last = nullptr;
+  ~ThreadEnds() {
+    while (last != nullptr) {
+      const std::unique_ptr<ThreadEnd> now(std::exchange(last, last->earlier));
+      now->function(now->argument);
+    }
+  }
+};
+
+thread_local ThreadEnds t_ends;
 
 struct ThreadStart {
   void (*body)(void*);
@@ -35,8 +53,6 @@ struct ThreadStart {
 };
 
 }  // namespace
-
-#if defined(__linux__)
 
 void* allocate_pages(std::size_t bytes) noexcept {
   void* address =
@@ -63,6 +79,12 @@ bool pages_exist(const void* address, std::size_t bytes) noexcept {
   return true;
 }
 
+void* allocate_aligned(std::size_t alignment, std::size_t bytes) noexcept {
+  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+void free_aligned(void* address) noexcept { std::free(address); }
+
 bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
   auto* start = new (std::nothrow) ThreadStart{body, argument, {}};
   if (start == nullptr) return false;
@@ -88,6 +110,13 @@ bool start_thread(void (*body)(void*), void* argument, const char* name) noexcep
   return true;
 }
 
+bool at_thread_end(void (*function)(void*), void* argument) noexcept {
+  auto* end = new (std::nothrow) ThreadEnd{function, argument, t_ends.last};
+  if (end == nullptr) return false;
+  t_ends.last = end;
+  return true;
+}
+
 void thread_name(char* buffer, std::size_t bytes) noexcept {
   buffer[0] = '\0';
   char name[16] = {};
@@ -106,50 +135,13 @@ void keep_library_mapped() noexcept {
   }
 }
 
-#else  // other systems: untested
-
-void* allocate_pages(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
-void free_pages(void* address, std::size_t) noexcept { std::free(address); }
-bool pages_exist(const void*, std::size_t) noexcept { return true; }
-
-bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept {
-  try {
-    const SignalsBlocked inherited;
-    const std::string own(name);
-    std::thread([body, argument, own] {
-      name_this_thread(own.c_str());
-      body(argument);
-    }).detach();
-  } catch (...) {
-    return false;
-  }
-  return true;
-}
-
-void thread_name(char* buffer, std::size_t) noexcept { buffer[0] = '\0'; }
-
-std::uint64_t thread_number() noexcept {
-  return static_cast<std::uint64_t>(std::hash<std::thread::id>{}(std::this_thread::get_id()));
-}
-
-void at_fork(void (*)()) noexcept {}
-void keep_library_mapped() noexcept {}
-
-#endif
-
-std::int64_t now_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 void sleep_until_ns(std::int64_t deadline) noexcept {
-  std::int64_t left = deadline - now_ns();
-  if (left > 2 * kSpinTail) {
-    const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline - kSpinTail));
-    std::this_thread::sleep_until(until);
+  constexpr std::int64_t kLate = 15'000;  // what a sleeping thread may come late, spun instead
+  if (deadline - now_ns() > 2 * kLate) {
+    std::this_thread::sleep_until(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline - kLate)));
   }
   while (now_ns() < deadline) cpu_relax();
 }
 
 }  // namespace strata::software
+#endif

@@ -1,6 +1,7 @@
 // What the runtime needs from the operating system, and nothing else of it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,8 +21,16 @@ void free_pages(void* address, std::size_t bytes) noexcept;
 // Whether every page of the range is mapped in this process; true where the system cannot say.
 bool pages_exist(const void* address, std::size_t bytes) noexcept;
 
+// Memory at a multiple of `alignment`, a power of two; nullptr when there is none.
+void* allocate_aligned(std::size_t alignment, std::size_t bytes) noexcept;
+void free_aligned(void* address) noexcept;
+
 // Nanoseconds of the steady clock.
-std::int64_t now_ns() noexcept;
+inline std::int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 // Returns at `deadline` (steady clock), to a few microseconds: sleeps, then spins briefly.
 void sleep_until_ns(std::int64_t deadline) noexcept;
@@ -29,6 +38,10 @@ void sleep_until_ns(std::int64_t deadline) noexcept;
 // Starts a detached thread that takes no signals (Ctrl-C belongs to the program's own threads).
 // `body` must not throw. False if the system refuses a thread.
 bool start_thread(void (*body)(void*), void* argument, const char* name) noexcept;
+
+// Calls `function(argument)` when the calling thread ends; the last one asked for comes first. A thread-local object
+// with a destructor would not do: MinGW frees such objects before it destroys them. False if there is no memory.
+bool at_thread_end(void (*function)(void*), void* argument) noexcept;
 
 // Name of the calling thread, as the system knows it; always terminated.
 void thread_name(char* buffer, std::size_t bytes) noexcept;
