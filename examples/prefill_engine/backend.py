@@ -7,6 +7,7 @@ model's formulas and the engine are written once over this interface.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +15,26 @@ import numpy.typing as npt
 
 import strata
 
-__all__ = ["Array", "Backend", "Ops", "make_backend"]
+__all__ = ["Array", "Backend", "Groups", "Ops", "make_backend"]
 
 #: An array of the back end: ``numpy.ndarray`` or ``torch.Tensor``.
 Array = Any
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How rows are shared out among consecutive experts.
+
+    Attributes
+    ----------
+    ends : (n,) int64
+        Exclusive end of each group, counted from the first row of all.
+    on_device : (n,) Array
+        The same on the device, int32.
+    """
+
+    ends: npt.NDArray[np.int64]
+    on_device: Array
 
 
 class Ops(Protocol):
@@ -49,6 +66,12 @@ class Ops(Protocol):
 
     def largest(self, x: Array, count: int) -> tuple[Array, Array]:
         """The largest values of the last axis and their indices; of equal ones the first."""
+
+    def grouped(self, x: Array, weights: Array, groups: Groups) -> Array:
+        """Multiply each group of rows by a matrix of its own.
+
+        `x` is (rows, in), `weights` (n, out, in) bfloat16 in slots as the back end has them. The result is (rows, out).
+        """
 
     def solve_unit_lower(self, lower: Array, right: Array) -> Array:
         """Solve ``(I + lower) y = right`` for strictly lower triangular matrices."""
@@ -86,8 +109,11 @@ class Backend(Protocol):
     def allocate_slots(self, count: int, nbytes: int) -> list[int]:
         """Allocate the cache's slots; their device addresses."""
 
-    def slot(self, index: int) -> Array:
-        """A slot as float32 values. To be read by submitted work only."""
+    def slots(self, first: int, count: int, step: int = 1) -> Array:
+        """Every `step`-th slot from `first` on as rows of bfloat16 values, (count, values), without a copy.
+
+        On NumPy their bits, uint16. To be read by submitted work only.
+        """
 
     def read_slot(self, index: int) -> npt.NDArray[np.uint8]:
         """A slot's bytes, copied to the host; all work on it is done."""

@@ -84,6 +84,11 @@ def _dense_shapes(model: ModelConfig, layer: int | None) -> dict[str, tuple[int,
     return {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
+def stored_as(name: str) -> str:
+    """How a tensor is stored: routed experts in bfloat16, the rest in float32."""
+    return "BF16" if ".mlp.experts." in name else "F32"
+
+
 def checkpoint_size(model: ModelConfig) -> tuple[int, int]:
     """Return how many tensors the model has, and the bytes of their values, without listing them."""
     full = model.layers // model.full_every
@@ -132,21 +137,21 @@ class Checkpoint:
                 f"{path / _INDEX} names {len(weight_map):,} tensors; the model of {_CONFIG} has {tensors:,}")
         self._files: dict[str, TensorFile] = {}
         self._where: dict[str, str] = weight_map
-        self._tensors: dict[str, _Float32] = {}
+        self._tensors: dict[str, npt.NDArray[Any]] = {}
         for layer in (None, *range(self.model.layers)):
             for name, shape in tensor_shapes(self.model, layer).items():
                 self._tensors[name] = self._open(name, shape)
 
-    def _open(self, name: str, shape: tuple[int, ...]) -> _Float32:
+    def _open(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         file = self._where.get(name)
         if not isinstance(file, str) or Path(file).name != file:
             raise InputError(f"{self.path / _INDEX} names no file of this folder for the tensor {name}")
         if file not in self._files:
             self._files[file] = TensorFile(self.path / file)
-        return self._files[file].tensor(name, shape)
+        return self._files[file].tensor(name, shape, stored_as(name))
 
-    def tensor(self, name: str) -> _Float32:
-        """A tensor as an array over the mapped file."""
+    def tensor(self, name: str) -> npt.NDArray[Any]:
+        """A tensor as an array over the mapped file: float32, or of experts the bits of bfloat16, uint16."""
         return self._tensors[name]
 
     def dense(self, layer: int | None) -> dict[str, _Float32]:
@@ -154,8 +159,8 @@ class Checkpoint:
         prefix = "" if layer is None else f"model.layers.{layer}."
         return {name[len(prefix):]: self._tensors[name] for name in _dense_shapes(self.model, layer)}
 
-    def expert(self, layer: int, expert: int) -> list[_Float32]:
-        """An expert's gate, up and down: its segments, in the order of a slot."""
+    def expert(self, layer: int, expert: int) -> list[npt.NDArray[np.uint16]]:
+        """An expert's gate, up and down, bfloat16: its segments, in the order of a slot."""
         return [self._tensors[expert_name(layer, expert, projection)] for projection in PROJECTIONS]
 
 
@@ -219,7 +224,7 @@ def _write(model: ModelConfig, path: Path, say: Callable[[str], None]) -> None:
             _fill(model, name, values)
 
         def write(group: int | None, name: str) -> None:
-            write_tensors(folder / name, tensor_shapes(model, group), fill)
+            write_tensors(folder / name, tensor_shapes(model, group), stored_as, fill)
 
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             running = [pool.submit(write, group, name) for group, name in zip(groups, names, strict=True)]

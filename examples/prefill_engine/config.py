@@ -75,8 +75,8 @@ class ModelConfig:
 
     @property
     def expert_bytes(self) -> int:
-        """Bytes of an expert: gate, up and down, float32."""
-        return 3 * self.hidden * self.expert_width * 4
+        """Bytes of an expert: gate, up and down, bfloat16."""
+        return 3 * self.hidden * self.expert_width * 2
 
     def is_full_attention(self, layer: int) -> bool:
         """Whether the layer is one of full attention."""
@@ -132,17 +132,17 @@ class RunConfig:
 #: of 512 experts of 1,382,400 bytes are 34 GB. There 4,925 experts are resident, so that 19,651 are streamed.
 SHAPES: dict[str, tuple[ModelConfig, RunConfig]] = {
     "tiny": (
-        ModelConfig(layers=4, hidden=32, experts=16, top_k=2, expert_width=16, shared_width=16, attention_heads=4,
+        ModelConfig(layers=4, hidden=32, experts=16, top_k=2, expert_width=32, shared_width=16, attention_heads=4,
                     kv_heads=2, head_dim=8, rotary_dim=4, gdn_heads=2, gdn_key_dim=8, gdn_value_dim=8, vocab=64),
         RunConfig(tokens=40, chunk=16, short_below=12, cache_slots=12, gpu_ring=8, host_ring=4),
     ),
     "default": (
-        ModelConfig(layers=8, hidden=128, experts=64, top_k=4, expert_width=64, shared_width=64, attention_heads=4,
+        ModelConfig(layers=8, hidden=128, experts=64, top_k=4, expert_width=128, shared_width=64, attention_heads=4,
                     kv_heads=2, head_dim=32, rotary_dim=16, gdn_heads=4, gdn_key_dim=32, gdn_value_dim=32, vocab=512),
         RunConfig(tokens=216, chunk=64, short_below=32, cache_slots=128, gpu_ring=48),
     ),
     "reference": (
-        ModelConfig(layers=48, hidden=640, experts=512, top_k=10, expert_width=180, shared_width=180,
+        ModelConfig(layers=48, hidden=640, experts=512, top_k=10, expert_width=360, shared_width=180,
                     attention_heads=10, kv_heads=2, head_dim=64, rotary_dim=16, gdn_heads=16, gdn_key_dim=64,
                     gdn_value_dim=64, vocab=4096),
         RunConfig(tokens=4205, chunk=4205, short_below=64, cache_slots=4925 + 96, gpu_ring=96, workers=8,

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 import strata
-from examples.prefill_engine.backend import Array, Backend, make_backend
+from examples.prefill_engine.backend import Array, Backend, Groups, make_backend
 from examples.prefill_engine.checkpoint import Checkpoint
 from examples.prefill_engine.config import ModelConfig, RunConfig
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.expert_cache import ExpertCache
-from examples.prefill_engine.experts import RoutePlan, apply_expert, combine, expert_views, route
+from examples.prefill_engine.experts import RoutePlan, apply_experts, combine, expert_views, route
 from examples.prefill_engine.host_experts import HostExperts
 from examples.prefill_engine.mixers import (
     AttentionState,
@@ -33,6 +33,8 @@ from examples.prefill_engine.streamers import check_streamer, make_streamer
 from examples.prefill_engine.walks import WALKS, AllExperts, RoutedExperts, Walk
 
 __all__ = ["Engine", "Tap", "prompt"]
+
+_MOST_OF_A_SPAN = 32  # where a grouped product keeps a GPU busy (measured: benchmarks.gpu.spans)
 
 #: Called before an expert's kernel is queued, with the back end, layer, expert and cache slot. For tests.
 Tap = Callable[[Backend, int, int, int], None]
@@ -86,11 +88,12 @@ class Engine:
             self.backend.close()
             raise
         self.settings = self._streamer.settings
+        #: Entries that are taken together, at most: half of the ring, so that copies go on meanwhile.
+        self.span = max(1, min(_MOST_OF_A_SPAN, run.gpu_ring // 2))
         try:
             self.cache.refill(self._streamer)
             self._dense = {layer: {name: self._ops.asarray(values) for name, values in checkpoint.dense(layer).items()}
                            for layer in (None, *range(self.model.layers))}
-            self._views = [expert_views(self.model, self.backend.slot(slot)) for slot in range(run.cache_slots)]
         except BaseException:
             self.close()
             raise
@@ -153,7 +156,6 @@ class Engine:
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._streamer.close()
-        self._views = []
         self.backend.close()
 
     def __enter__(self) -> Engine:
@@ -216,31 +218,42 @@ class _Prefill:
         self._backend.synchronize()
         routing = Routing(self._backend.to_host(self._chosen), self._backend.to_host(self._shares))
         self._routing[layer].append(routing)
-        plan = RoutePlan.of(routing.chosen, self._model.experts)
-        routed = plan.routed()
-        tokens, rows = self._ops.asarray(plan.tokens), self._ops.asarray(plan.rows)
+        cache = self._engine.cache
+        first_slot, step, resident = cache.resident(layer)
+        routed = np.zeros(self._model.experts, bool)
+        routed[routing.chosen] = True
+        streamed = walk.entries(layer, routed)
+        turns = np.concatenate([resident, streamed])
+        order = np.concatenate([turns, np.setdiff1d(np.arange(self._model.experts), turns)])
+        plan = RoutePlan.of(routing.chosen, order)
+        tokens, rows, bounds = (self._ops.asarray(values) for values in (
+            plan.tokens, plan.rows, plan.bounds.astype(np.int32)))
         submit(lambda: self._gather(tokens))
-        resident = self._engine.cache.slot_of[layer]
-        for expert in np.flatnonzero(routed & (resident >= 0)).tolist():
-            self._expert(layer, expert, int(resident[expert]), plan)
-        request, first_lent = walk.request, self._engine.cache.retained
-        for expert in walk.entries(layer, routed).tolist():
-            if routed[expert]:
-                slot = request.acquire()
-                self._expert(layer, expert, first_lent + slot.slot, plan)
-                slot.release()
-            else:
-                request.skip()
+        turn = len(resident)
+        if turn:
+            self._experts(layer, order, plan, bounds, 0, turn, first_slot, step)
+        while turn < len(turns):
+            with walk.request.acquire_span(min(self._engine.span, len(turns) - turn)) as span:
+                self._experts(layer, order, plan, bounds, turn, len(span), cache.retained + span.slot, 1)
+                turn += len(span)
         submit(lambda: self._combine(layer, rows))
 
-    def _expert(self, layer: int, expert: int, slot: int, plan: RoutePlan) -> None:
+    def _experts(self, layer: int, order: npt.NDArray[np.int64], plan: RoutePlan, bounds: Array, turn: int, count: int,
+                 slot: int, step: int) -> None:
+        """Queue the work of `count` experts, from their turn on, whose weights lie in every `step`-th slot."""
+        begin, end = int(plan.bounds[turn]), int(plan.bounds[turn + count])
         if self._engine._tap is not None:
-            self._engine._tap(self._backend, layer, expert, slot)
-        begin, end = int(plan.bounds[expert]), int(plan.bounds[expert + 1])
-        gate_up, down = self._engine._views[slot]
+            for k in range(count):
+                if plan.bounds[turn + k] < plan.bounds[turn + k + 1]:
+                    self._engine._tap(self._backend, layer, int(order[turn + k]), slot + k * step)
+        if begin == end:
+            return
+        gate_up, down = expert_views(self._model, self._backend.slots(slot, count, step))
+        ends = plan.bounds[turn + 1:turn + count + 1] - begin
 
         def work() -> None:
-            self._outputs[begin:end] = apply_expert(self._ops, gate_up, down, self._gathered[begin:end])
+            groups = Groups(ends, bounds[turn + 1:turn + count + 1] - begin)
+            self._outputs[begin:end] = apply_experts(self._ops, gate_up, down, self._gathered[begin:end], groups)
 
         self._backend.submit(work)
 

@@ -69,6 +69,12 @@ class ExpertCache:
                                        compute_stream=backend.stream) as filler:
                 _fill(filler, self._copies(0, self.retained))
 
+    def resident(self, layer: int) -> tuple[int, int, npt.NDArray[np.int64]]:
+        """The layer's experts that are there during a request: slot of the first, distance to the next, numbers."""
+        layers = len(self.slot_of)
+        experts = [expert for _, expert in self.content[layer:self.retained:layers]]
+        return layer, layers, np.array(experts, np.int64)
+
     def refill(self, streamer: Streamer) -> strata.Counters:
         """Read the experts of the lent slots anew, through the streamer that borrowed them."""
         return _fill(streamer, self._copies(self.retained, len(self.content)))

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from examples.prefill_engine.backend import Array, Ops
+from examples.prefill_engine.backend import Array, Groups, Ops
 from examples.prefill_engine.config import ModelConfig
 
-__all__ = ["RoutePlan", "apply_expert", "combine", "expert_views", "route"]
+__all__ = ["RoutePlan", "apply_experts", "combine", "expert_views", "route"]
 
 
 @dataclass(frozen=True)
 class RoutePlan:
-    """A layer's routing of a chunk, as the host sees it: tokens sorted by expert.
+    """A layer's routing of a chunk, as the host sees it: tokens sorted by expert, experts in the order of their turn.
 
     Attributes
     ----------
     bounds : (experts + 1,) int64
-        Rows of expert ``e``: ``bounds[e]`` to ``bounds[e + 1]``, exclusive.
+        Rows of the expert whose turn is ``k``: ``bounds[k]`` to ``bounds[k + 1]``, exclusive.
     tokens : (tokens * top_k,) int64
         Token of each row.
     rows : (tokens * top_k,) int64
@@ -33,18 +33,20 @@ class RoutePlan:
     rows: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, chosen: npt.NDArray[np.int64], experts: int) -> RoutePlan:
-        """Sort the choices, (tokens, top_k), by expert; of one expert in the order of the tokens."""
-        order = np.argsort(chosen, axis=None, kind="stable")
-        rows = np.empty_like(order)
-        rows[order] = np.arange(len(order))
-        bounds = np.zeros(experts + 1, np.int64)
-        np.cumsum(np.bincount(chosen.ravel(), minlength=experts), out=bounds[1:])
-        return cls(bounds, order // chosen.shape[1], rows)
+    def of(cls, chosen: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> RoutePlan:
+        """Sort the choices, (tokens, top_k), by the expert's turn; of one expert in the order of the tokens.
 
-    def routed(self) -> npt.NDArray[np.bool_]:
-        """(experts,) bool: whether any token takes the expert."""
-        return np.diff(self.bounds) > 0
+        `order` is (experts,): each expert once.
+        """
+        turn = np.empty_like(order)
+        turn[order] = np.arange(len(order))
+        turns = turn[chosen]
+        sort = np.argsort(turns, axis=None, kind="stable")
+        rows = np.empty_like(sort)
+        rows[sort] = np.arange(len(sort))
+        bounds = np.zeros(len(order) + 1, np.int64)
+        np.cumsum(np.bincount(turns.ravel(), minlength=len(order)), out=bounds[1:])
+        return cls(bounds, sort // chosen.shape[1], rows)
 
 
 def route(ops: Ops, model: ModelConfig, weights: dict[str, Any], x: Array) -> tuple[Array, Array]:
@@ -53,18 +55,19 @@ def route(ops: Ops, model: ModelConfig, weights: dict[str, Any], x: Array) -> tu
     return chosen, shares / shares.sum(axis=-1, keepdims=True)
 
 
-def expert_views(model: ModelConfig, slot: Array) -> tuple[Array, Array]:
-    """A slot's float32 values as gate and up, (2 width, hidden), and down, (hidden, width)."""
+def expert_views(model: ModelConfig, slots: Array) -> tuple[Array, Array]:
+    """Rows of slots, (n, values) bfloat16, as gate and up, (n, 2 width, hidden), and down, (n, hidden, width)."""
     inner = 2 * model.expert_width * model.hidden
-    return (slot[:inner].reshape(2 * model.expert_width, model.hidden),
-            slot[inner:inner + inner // 2].reshape(model.hidden, model.expert_width))
+    count = slots.shape[0]
+    return (slots[:, :inner].reshape(count, 2 * model.expert_width, model.hidden),
+            slots[:, inner:inner + inner // 2].reshape(count, model.hidden, model.expert_width))
 
 
-def apply_expert(ops: Ops, gate_up: Array, down: Array, x: Array) -> Array:
-    """SwiGLU of the rows that an expert was given."""
-    width = down.shape[1]
-    inner = x @ gate_up.T
-    return (ops.silu(inner[:, :width]) * inner[:, width:]) @ down.T
+def apply_experts(ops: Ops, gate_up: Array, down: Array, x: Array, groups: Groups) -> Array:
+    """SwiGLU of the rows that each of n experts was given: two grouped matrix products."""
+    width = down.shape[2]
+    inner = ops.grouped(x, gate_up, groups)
+    return ops.grouped(ops.silu(inner[:, :width]) * inner[:, width:], down, groups)
 
 
 def combine(ops: Ops, model: ModelConfig, weights: dict[str, Any], x: Array, outputs: Array, rows: Array,

@@ -46,7 +46,7 @@ class HostExperts:
     def _load(self, layer: int) -> strata.ExpertCopies:
         """Fill the layer's pinned memory, and list its experts."""
         model = self._checkpoint.model
-        block = strata.pinned_empty((int(self.pinned[layer].sum()), model.expert_bytes // 4), np.float32)
+        block = strata.pinned_empty((int(self.pinned[layer].sum()), model.expert_bytes // 2), np.uint16)
         rows = iter(block)
         items: list[object] = []
         for expert in range(model.experts):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rocm.bindings import hip
 
 import strata
+from examples.prefill_engine.backend import Groups
 
 __all__ = ["NumpyBackend", "NumpyOps"]
 
@@ -47,6 +48,18 @@ class NumpyOps:
         chosen = np.argsort(-x, axis=-1, kind="stable")[..., :count]
         return np.take_along_axis(x, chosen, axis=-1), chosen
 
+    def grouped(self, x: npt.NDArray[np.float32], weights: npt.NDArray[np.uint16],
+                groups: Groups) -> npt.NDArray[np.float32]:
+        out = np.empty((x.shape[0], weights.shape[1]), np.float32)
+        begin = 0
+        for expert, end in enumerate(groups.ends.tolist()):
+            if end > begin:
+                # The bits of bfloat16 are the upper half of float32's.
+                matrix = (weights[expert].astype(np.uint32) << 16).view(np.float32)
+                out[begin:end] = x[begin:end] @ matrix.T
+            begin = end
+        return out
+
     def solve_unit_lower(self, lower: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.linalg.solve(lower + np.eye(lower.shape[-1], dtype=lower.dtype), right)
 
@@ -69,7 +82,7 @@ class NumpyBackend:
         self._hip_stream: Any = _checked("hipStreamCreateWithFlags", hip.hipStreamCreateWithFlags(_NON_BLOCKING))
         self.stream = int(self._hip_stream)
         self._memory: Any = None
-        self._slots: list[npt.NDArray[np.float32]] = []
+        self._slots: npt.NDArray[np.uint16] = np.empty((0, 0), np.uint16)
         self._failure: BaseException | None = None
 
     def submit(self, work: Callable[[], object]) -> None:
@@ -99,17 +112,17 @@ class NumpyBackend:
         self._memory = _checked("hipMalloc", hip.hipMalloc(count * stride))
         base = int(self._memory)
         block = np.ctypeslib.as_array((ctypes.c_uint8 * (count * stride)).from_address(base))
-        self._slots = [block[k * stride:k * stride + nbytes].view(np.float32) for k in range(count)]
+        self._slots = block.reshape(count, stride).view(np.uint16)[:, :nbytes // 2]
         return [base + k * stride for k in range(count)]
 
-    def slot(self, index: int) -> npt.NDArray[np.float32]:
-        return self._slots[index]
+    def slots(self, first: int, count: int, step: int = 1) -> npt.NDArray[np.uint16]:
+        return self._slots[first:first + (count - 1) * step + 1:step]
 
     def read_slot(self, index: int) -> npt.NDArray[np.uint8]:
         return self._slots[index].view(np.uint8).copy()
 
     def close(self) -> None:
-        self._slots = []
+        self._slots = np.empty((0, 0), np.uint16)
         if self._hip_stream is not None:
             _checked("hipStreamSynchronize", hip.hipStreamSynchronize(self._hip_stream))
             _checked("hipStreamDestroy", hip.hipStreamDestroy(self._hip_stream))

@@ -10,21 +10,28 @@ from examples.prefill_engine.backend import Backend
 from examples.prefill_engine.config import RunConfig
 from examples.prefill_engine.errors import InputError
 
-__all__ = ["STREAMERS", "Request", "Slot", "Streamer", "check_streamer", "make_streamer"]
+__all__ = ["STREAMERS", "Request", "Span", "Streamer", "check_streamer", "make_streamer"]
 
 #: Names on the command line.
 STREAMERS = ("strata", "torch-ring")
 
 
-class Slot(Protocol):
-    """An entry in its slot, as `strata.Slot`."""
+class Span(Protocol):
+    """Consecutive entries in neighbouring slots, as `strata.Span`. A context manager: leaving it releases it."""
 
     @property
     def slot(self) -> int:
-        """Index in the ring."""
+        """Index of the first slot in the ring."""
 
-    def release(self) -> None:
-        """What was queued before counts as the slot's last use."""
+    def __len__(self) -> int:
+        """How many entries."""
+
+    def __enter__(self) -> Span:
+        """Return the span."""
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> bool | None:
+        """What was queued before counts as the slots' last use."""
 
 
 class Request(Protocol):
@@ -37,8 +44,8 @@ class Request(Protocol):
     def extend(self, copies: strata.ExpertCopies) -> None:
         """Append entries."""
 
-    def acquire(self) -> Slot:
-        """The next entry's slot; the compute stream waits for its bytes."""
+    def acquire_span(self, limit: int) -> Span:
+        """The slots of the next entries, at most `limit`; the compute stream waits for their bytes."""
 
     def skip(self, n: int = 1) -> None:
         """Pass entries unread."""
@@ -104,7 +111,7 @@ def make_streamer(name: str, backend: Backend, slot_bytes: int, first_slot: int,
         from examples.prefill_engine.torch_ring import TorchRing
 
         lent = range(first_slot, first_slot + len(addresses))
-        return TorchRing([backend.slot(index) for index in lent], backend.torch_stream)
+        return TorchRing([backend.slots(index, 1)[0] for index in lent], backend.torch_stream)
     try:
         return strata.ExpertStreamer(slot_bytes, slots=addresses, compute_stream=backend.stream,
                                      host_ring=run.host_ring, workers=run.workers, settings=settings, timing=True)

@@ -12,40 +12,47 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from examples.prefill_engine.errors import InputError
 
-__all__ = ["TensorFile", "write_tensors"]
+__all__ = ["TensorFile", "rounded", "write_tensors"]
 
 _LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000
 _MAX_DIMENSIONS = 32
 _DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
-_Float32 = npt.NDArray[np.float32]
+#: How a tensor lies in memory: bfloat16 has no NumPy type, so its 16 bits are numbers.
+STORED = {"F32": np.dtype("<f4"), "BF16": np.dtype("<u2")}
+
+_Array = npt.NDArray[Any]
 
 
-def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]],
-                  fill: Callable[[str, _Float32], object]) -> None:
-    """Write float32 tensors, in the order of their names.
+def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype_of: Callable[[str], str],
+                  fill: Callable[[str, _Array], object]) -> None:
+    """Write tensors, in the order of their names.
 
     Parameters
     ----------
     path : Path
     shapes : mapping
         Name to shape.
+    dtype_of : callable
+        "F32" or "BF16" by name.
     fill : callable
-        Writes a tensor's values, given its name, into an array of its shape, whatever that holds.
+        Writes a tensor's values, given its name, into a float32 array of its shape, whatever that holds. They are
+        rounded to bfloat16 where they are stored so.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     names = sorted(shapes)
     end = 0
     for name in names:
-        begin, end = end, end + math.prod(shapes[name]) * 4
-        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
+        begin, end = end, end + math.prod(shapes[name]) * STORED[dtype_of(name)].itemsize
+        header[name] = {"dtype": dtype_of(name), "shape": list(shapes[name]), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8
     # One block for all of them: memory that is new for each tensor costs more than its values do.
@@ -56,7 +63,13 @@ def write_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]],
         for name in names:
             values = block[:math.prod(shapes[name])].reshape(shapes[name])
             fill(name, values)
-            file.write(values.data)
+            file.write(rounded(values).data if dtype_of(name) == "BF16" else values.data)
+
+
+def rounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Finite float32 values as bfloat16, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype("<u2")
 
 
 class TensorFile:
@@ -108,8 +121,8 @@ class TensorFile:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> _Float32:
-        """Return a float32 tensor as an array over the mapped file.
+    def tensor(self, name: str, shape: tuple[int, ...], wanted: str = "F32") -> _Array:
+        """Return a tensor as an array over the mapped file: float32, or the bits of bfloat16 as uint16.
 
         Raises
         ------
@@ -119,9 +132,10 @@ class TensorFile:
         if name not in self._entries:
             raise InputError(f"{self.path} lacks the tensor {name}")
         dtype, actual, begin, end = self._entries[name]
-        if dtype != "F32" or actual != shape:
-            raise InputError(f"{self.path}: tensor {name} is {dtype} of shape {actual}; F32 of shape {shape} is wanted")
-        return self._bytes[self._data + begin:self._data + end].view("<f4").reshape(shape)
+        if dtype != wanted or actual != shape:
+            raise InputError(f"{self.path}: tensor {name} is {dtype} of shape {actual}; {wanted} of shape {shape} is "
+                             "wanted")
+        return self._bytes[self._data + begin:self._data + end].view(STORED[wanted]).reshape(shape)
 
 
 def _entry(entry: dict[str, object]) -> tuple[str, tuple[int, ...], int, int]:

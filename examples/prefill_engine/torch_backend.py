@@ -10,9 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from examples.prefill_engine.backend import Groups
+
 __all__ = ["TorchBackend", "TorchOps"]
 
 _ALIGNMENT = 256
+# Each group of rows by a matrix of its own, in one launch. Where torch has none, a loop.
+_GROUPED: Callable[..., torch.Tensor] | None = getattr(
+    torch.nn.functional, "grouped_mm", getattr(torch, "_grouped_mm", None))
 
 
 class TorchOps:
@@ -47,6 +52,18 @@ class TorchOps:
         values, chosen = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[..., :count], chosen[..., :count]
 
+    def grouped(self, x: torch.Tensor, weights: torch.Tensor, groups: Groups) -> torch.Tensor:
+        x = x.to(torch.bfloat16)
+        if _GROUPED is not None:
+            return _GROUPED(x, weights.transpose(-2, -1), offs=groups.on_device)
+        out = torch.empty((x.shape[0], weights.shape[1]), dtype=torch.bfloat16, device=x.device)
+        begin = 0
+        for expert, end in enumerate(groups.ends.tolist()):
+            if end > begin:
+                out[begin:end] = torch.nn.functional.linear(x[begin:end], weights[expert])
+            begin = end
+        return out
+
     def solve_unit_lower(self, lower: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
 
@@ -75,7 +92,7 @@ class TorchBackend:
         self._contexts.enter_context(torch.cuda.stream(self.torch_stream))
         self._contexts.enter_context(torch.inference_mode())
         self._slots: torch.Tensor | None = None
-        self._values: list[torch.Tensor] = []
+        self._values: torch.Tensor | None = None
 
     def submit(self, work: Callable[[], object]) -> None:
         work()
@@ -89,16 +106,17 @@ class TorchBackend:
     def allocate_slots(self, count: int, nbytes: int) -> list[int]:
         stride = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self._slots = torch.empty((count, stride), dtype=torch.uint8, device="cuda")
-        self._values = [row[:nbytes].view(torch.float32) for row in self._slots]
+        self._values = self._slots.view(torch.bfloat16)[:, :nbytes // 2]
         return [row.data_ptr() for row in self._slots]
 
-    def slot(self, index: int) -> torch.Tensor:
-        return self._values[index]
+    def slots(self, first: int, count: int, step: int = 1) -> torch.Tensor:
+        assert self._values is not None
+        return self._values[first:first + (count - 1) * step + 1:step]
 
     def read_slot(self, index: int) -> npt.NDArray[np.uint8]:
-        return self._values[index].view(torch.uint8).cpu().numpy()
+        return self.slots(index, 1)[0].view(torch.uint8).cpu().numpy()
 
     def close(self) -> None:
         self.torch_stream.synchronize()
         self._contexts.close()
-        self._values, self._slots = [], None
+        self._values = self._slots = None

@@ -19,7 +19,7 @@ import torch
 
 import strata
 
-__all__ = ["TorchRequest", "TorchRing", "TorchSlot"]
+__all__ = ["TorchRequest", "TorchRing", "TorchSlot", "TorchSpan"]
 
 
 class TorchRing:
@@ -211,6 +211,21 @@ class TorchRequest:
         self._consumed += 1
         return TorchSlot(self, entry, slot)
 
+    def acquire_span(self, limit: int) -> TorchSpan:
+        """The slots of the next entries, one after another: at most `limit`, not past the ring's end, nor the copies.
+
+        Raises
+        ------
+        IndexError, strata.StrataError
+            As `acquire`.
+        """
+        first = self.acquire()
+        held = [first]
+        last = min(self._issued, self._consumed - 1 + limit, first.entry - first.slot + len(self._free))
+        while self._consumed < last:
+            held.append(self.acquire())
+        return TorchSpan(held)
+
     def skip(self, n: int = 1) -> None:
         """Pass the next `n` entries unread: no wait, and no ``used`` event.
 
@@ -309,6 +324,27 @@ class TorchRequest:
         finally:
             self._wall_s = time.perf_counter() - self._began
             self._ring.counters += self.counters
+
+
+class TorchSpan:
+    """Entries in neighbouring slots, with the face of `strata.Span`. Made by `TorchRequest.acquire_span`."""
+
+    __slots__ = ("_held", "slot")
+
+    def __init__(self, held: list[TorchSlot]) -> None:
+        self._held = held
+        self.slot = held[0].slot
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __enter__(self) -> TorchSpan:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        for slot in self._held:
+            slot.release()
 
 
 class TorchSlot:

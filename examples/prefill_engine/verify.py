@@ -27,7 +27,7 @@ REQUESTS = 2
 
 #: What was moved, and what the engine did with it; the records and waits around it are what the arms differ in.
 TRANSFERS = ("direct_copies", "direct_copy_calls", "direct_bytes", "staged_copies", "staged_copy_calls",
-             "staged_bytes", "used_records", "skipped")
+             "staged_bytes", "skipped")
 #: Of these, what every streamer must agree in: one that stages nothing copies segments, and records less.
 _MOVED = ("direct_copies", "direct_copy_calls", "direct_bytes", "staged_copies", "staged_bytes", "skipped")
 _DEPENDENCIES = ("direct_copied_records", "direct_reuse_waits", "staged_copied_records", "staged_reuse_waits",

@@ -49,7 +49,10 @@ def forward(checkpoint, ids):
     m = checkpoint.model
 
     def get(name):
-        return np.array(checkpoint.tensor(name), np.float64)
+        stored = checkpoint.tensor(name)
+        if stored.dtype == np.uint16:  # bfloat16: sign, 8 bits of exponent, 7 of fraction
+            return np.ldexp(1 + (stored & 0x7F) / 128, (stored >> 7 & 0xFF).astype(int) - 127) * (1 - 2 * (stored >> 15))
+        return np.array(stored, np.float64)
 
     x = get("model.embed_tokens.weight")[ids]
     matrices = {}
