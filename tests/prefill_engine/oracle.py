@@ -51,7 +51,8 @@ def forward(checkpoint, ids):
     def get(name):
         stored = checkpoint.tensor(name)
         if stored.dtype == np.uint16:  # bfloat16: sign, 8 bits of exponent, 7 of fraction
-            return np.ldexp(1 + (stored & 0x7F) / 128, (stored >> 7 & 0xFF).astype(int) - 127) * (1 - 2 * (stored >> 15))
+            bits = stored.astype(np.int64)
+            return np.ldexp(1 + (bits & 0x7F) / 128, (bits >> 7 & 0xFF) - 127) * (1 - 2 * (bits >> 15))
         return np.array(stored, np.float64)
 
     x = get("model.embed_tokens.weight")[ids]

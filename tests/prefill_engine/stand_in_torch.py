@@ -96,5 +96,5 @@ class StandInBackend(NumpyBackend):
         super().__init__()
         self.torch_stream = Stream(self.stream)
 
-    def slot(self, index: int) -> Any:
-        return super().slot(index).view(Tensor)
+    def slots(self, first: int, count: int, step: int = 1) -> Any:
+        return super().slots(first, count, step).view(Tensor)

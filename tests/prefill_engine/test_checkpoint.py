@@ -19,9 +19,9 @@ import pytest
 
 from examples.prefill_engine import checkpoint as checkpoint_module
 from examples.prefill_engine.checkpoint import Checkpoint, checkpoint_size, expert_name, open_checkpoint, tensor_shapes
-from examples.prefill_engine.config import config_from
+from examples.prefill_engine.config import ModelConfig, config_from
 from examples.prefill_engine.errors import InputError
-from examples.prefill_engine.tensor_file import TensorFile, write_tensors
+from examples.prefill_engine.tensor_file import TensorFile, rounded, write_tensors
 from tests.support.scripts import environment
 
 LAYER_0 = "model-00001-of-00005.safetensors"
@@ -54,18 +54,20 @@ def test_another_seed_has_other_weights(tmp_path: Path, checkpoint: Checkpoint) 
 
 
 def test_the_usual_names_and_layouts(checkpoint: Checkpoint) -> None:
-    assert checkpoint.tensor("model.layers.3.mlp.experts.7.gate_proj.weight").shape == (16, 32)
-    assert checkpoint.tensor("model.layers.3.mlp.experts.7.down_proj.weight").shape == (32, 16)
+    assert checkpoint.tensor("model.layers.3.mlp.experts.7.gate_proj.weight").shape == (32, 32)
+    assert checkpoint.tensor("model.layers.3.mlp.experts.7.down_proj.weight").shape == (32, 32)
     assert checkpoint.tensor("model.layers.3.self_attn.q_proj.weight").shape == (64, 32)
     assert checkpoint.tensor("model.layers.2.linear_attn.conv1d.weight").shape == (48, 1, 4)
 
 
 def test_the_safetensors_package_reads_the_files(tiny_path: Path, checkpoint: Checkpoint) -> None:
-    numpy_face = pytest.importorskip("safetensors.numpy")
-    tensors = numpy_face.load_file(tiny_path / LAYER_0)
+    safetensors = pytest.importorskip("safetensors")
+    tensors = dict(safetensors.deserialize((tiny_path / LAYER_0).read_bytes()))
     assert len(tensors) == 14 + 16 * 3
-    for name, values in tensors.items():
-        np.testing.assert_array_equal(values, checkpoint.tensor(name))
+    for name, found in tensors.items():
+        values = checkpoint.tensor(name)
+        assert found["dtype"] == ("BF16" if values.dtype == np.uint16 else "F32")
+        assert (bytes(found["data"]), tuple(found["shape"])) == (values.tobytes(), values.shape)
 
 
 def test_files_of_the_safetensors_package_are_read(tmp_path: Path) -> None:
@@ -79,10 +81,21 @@ def test_files_of_the_safetensors_package_are_read(tmp_path: Path) -> None:
 
 def test_each_tensor_has_the_values_that_were_filled_in(tmp_path: Path) -> None:
     shapes = {"b": (2, 3), "a": (4,), "none": (0, 2), "c": (1, 1)}
-    write_tensors(tmp_path / "f", shapes, lambda name, values: values.fill(ord(name[0])))
+    stored = {"b": "F32", "a": "BF16", "none": "F32", "c": "BF16"}
+    write_tensors(tmp_path / "f", shapes, stored.__getitem__, lambda name, values: values.fill(ord(name[0])))
     file = TensorFile(tmp_path / "f")
     for name, shape in shapes.items():
-        np.testing.assert_array_equal(file.tensor(name, shape), np.full(shape, ord(name[0]), np.float32))
+        found = file.tensor(name, shape, stored[name])
+        if stored[name] == "BF16":
+            found = (found.astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_array_equal(found, np.full(shape, ord(name[0]), np.float32))
+
+
+@pytest.mark.parametrize(("value", "bits"), [
+    (1.0, 0x3F80), (-2.0, 0xC000), (0.0, 0), (1 + 2**-8, 0x3F80), (1 + 3 * 2**-8, 0x3F82), (1 + 2**-8 + 2**-20, 0x3F81),
+    (1 + 2**-9, 0x3F80)])
+def test_rounding_is_to_nearest_and_to_even(value: float, bits: int) -> None:
+    assert rounded(np.float32([value])).tolist() == [bits]
 
 
 def test_values_are_those_of_a_generator_for_each_tensor(checkpoint: Checkpoint) -> None:
@@ -93,7 +106,7 @@ def test_values_are_those_of_a_generator_for_each_tensor(checkpoint: Checkpoint)
     half = np.float32(0.5)
     name = "model.layers.2.mlp.experts.5.down_proj.weight"
     np.testing.assert_array_equal(
-        checkpoint.tensor(name), (drawn(name, (32, 16)) - half) * np.float32(np.sqrt(12 / 16)))
+        checkpoint.tensor(name), rounded((drawn(name, (32, 32)) - half) * np.float32(np.sqrt(12 / 32))))
     name = "model.norm.weight"
     np.testing.assert_array_equal(checkpoint.tensor(name), (drawn(name, (32,)) - half) * np.float32(0.2))
     name = "model.layers.0.linear_attn.A_log"
@@ -143,16 +156,16 @@ def test_a_tensor_that_the_index_lacks(copied: Path) -> None:
         Checkpoint(copied)
 
 
-@pytest.mark.parametrize(("field", "value"), [("shape", [32, 16]), ("dtype", "I32")])
+@pytest.mark.parametrize(("field", "value"), [("shape", [16, 64]), ("dtype", "F16")])
 def test_another_shape_or_dtype(copied: Path, field: str, value: object) -> None:
     name = expert_name(0, 3, "up_proj")
     rewrite_header(copied / LAYER_0, lambda header: header[name].__setitem__(field, value))
-    with pytest.raises(InputError, match=r"F32 of shape \(16, 32\) is wanted"):
+    with pytest.raises(InputError, match=r"BF16 of shape \(32, 32\) is wanted"):
         Checkpoint(copied)
 
 
 def test_another_dtype_of_another_size(copied: Path) -> None:
-    rewrite_header(copied / LAYER_0, lambda header: header[expert_name(0, 3, "up_proj")].__setitem__("dtype", "BF16"))
+    rewrite_header(copied / LAYER_0, lambda header: header[expert_name(0, 3, "up_proj")].__setitem__("dtype", "F32"))
     with pytest.raises(InputError, match="bytes from"):
         Checkpoint(copied)
 
@@ -235,14 +248,19 @@ def test_a_path_that_cannot_be_one(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def listed_size(model: ModelConfig) -> tuple[int, int]:
+    """Tensors and bytes, by adding them up."""
+    shapes = [named for layer in (None, *range(model.layers)) for named in tensor_shapes(model, layer).items()]
+    return len(shapes), sum(math.prod(shape) * (2 if "experts." in name and "shared" not in name else 4)
+                            for name, shape in shapes)
+
+
 def test_the_size_is_known_without_a_list(tiny_path: Path) -> None:
     model = config_from("tiny")[0]
-    shapes = [shape for layer in (None, *range(model.layers)) for shape in tensor_shapes(model, layer).values()]
-    assert checkpoint_size(model) == (len(shapes), 4 * sum(math.prod(shape) for shape in shapes))
+    assert checkpoint_size(model) == listed_size(model)
     for changes in ({"full_every": 1}, {"full_every": 7}, {"layers": 1}, {"layers": 9, "full_every": 2}):
         model = config_from("tiny", **changes)[0]
-        shapes = [shape for layer in (None, *range(model.layers)) for shape in tensor_shapes(model, layer).values()]
-        assert checkpoint_size(model) == (len(shapes), 4 * sum(math.prod(shape) for shape in shapes))
+        assert checkpoint_size(model) == listed_size(model)
     nbytes = sum(path.stat().st_size for path in tiny_path.iterdir())
     tensors, values = checkpoint_size(config_from("tiny")[0])
     assert values < nbytes < values + tensors * 250

@@ -29,23 +29,23 @@ def test_the_cache_holds_its_experts_before_and_after(make_engine, schedule) -> 
 def test_reading_back_sees_a_single_byte(make_engine) -> None:
     engine = make_engine()
     for slot, wanted in ((1, ([1], [])), (9, ([], [9]))):
-        values = engine.backend.slot(slot).view(np.uint8)
+        values = engine.backend.slots(slot, 1)[0].view(np.uint8)
         values[77] ^= 1
         assert engine.cache.wrong_slots() == wanted
         values[77] ^= 1
     assert as_they_were(engine)
 
 
-def test_the_walk_of_all_streams_all_absent_experts_and_skips_the_unrouted(make_engine) -> None:
+def test_the_walk_of_all_streams_all_absent_experts_by_spans(make_engine) -> None:
     engine = make_engine(short_below=0, chunk=20)
     outcome = engine.prefill(prompt(engine.model, 40), "all")
     c = outcome.counters
     absent = 4 * 16 - 4  # the cache retains 12 - 8
     assert c.direct_copies + c.staged_copies == 2 * absent
     assert c.direct_bytes + c.staged_bytes == 2 * absent * engine.model.expert_bytes
-    assert 0 < c.skipped < 2 * absent
-    assert c.copied_waits == 2 * absent - c.skipped
-    assert c.used_records == 2 * absent
+    assert c.skipped == 0
+    # One wait and one record a span: at most half of the ring of 8, so a layer takes 4 to 15 of them.
+    assert 2 * absent / 4 <= c.copied_waits == c.used_records < 2 * absent
     assert c.direct_copies > 0
     assert c.staged_copies > 0
     assert c.direct_copied_records < c.direct_copies

@@ -61,12 +61,13 @@ def test_a_prompt_begins_from_an_empty_context(make_engine) -> None:
 
 def test_route_plan() -> None:
     chosen = np.array([[2, 0], [0, 3], [2, 3]])
-    plan = RoutePlan.of(chosen, 5)
-    assert plan.bounds.tolist() == [0, 2, 2, 4, 6, 6]
-    assert plan.tokens.tolist() == [0, 1, 0, 2, 1, 2]
-    assert plan.routed().tolist() == [True, False, True, True, False]
+    order = np.array([3, 1, 0, 4, 2])
+    plan = RoutePlan.of(chosen, order)
+    assert plan.bounds.tolist() == [0, 2, 2, 4, 4, 6]
+    assert plan.tokens.tolist() == [1, 2, 0, 1, 0, 2]
     for token in range(3):
         for choice in range(2):
             row = plan.rows[token * 2 + choice]
+            turn = order.tolist().index(chosen[token, choice])
             assert plan.tokens[row] == token
-            assert plan.bounds[chosen[token, choice]] <= row < plan.bounds[chosen[token, choice] + 1]
+            assert plan.bounds[turn] <= row < plan.bounds[turn + 1]

@@ -47,7 +47,7 @@ def flip_in_flight(change: Callable[[np.ndarray], None], at_use: int) -> Callabl
         if layer == 0 and slot >= RUN.cache_slots - RUN.gpu_ring:
             uses.append(expert)
             if len(uses) == at_use:
-                backend.submit(lambda: change(backend.slot(slot).view(np.uint8)))
+                backend.submit(lambda: change(backend.slots(slot, 1)[0].view(np.uint8)))
 
     return tap
 
@@ -135,7 +135,7 @@ def test_one_byte_at_the_source(checkpoint, control, copied, pinned) -> None:
 def test_a_retained_slot_that_was_overwritten(checkpoint, control) -> None:
     def tap(backend, layer, expert, slot):
         if layer == 3:
-            backend.submit(lambda: backend.slot(0).view(np.uint8).__setitem__(100, 255))
+            backend.submit(lambda: backend.slots(0, 1)[0].view(np.uint8).__setitem__(100, 255))
 
     found = red(compare(control, optimized(checkpoint, tap)))
     assert "retained cache, before and after" in found[""]
