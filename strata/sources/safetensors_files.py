@@ -210,15 +210,17 @@ def _of_index(index: Path) -> tuple[list[Path], dict[Path, set[str]], str]:
     weight_map = value.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{file.path}: no weight_map from tensors to files in it")
-    shards: dict[Path, set[str]] = {}
-    by_name: dict[str, Path] = {}
+    by_name: dict[str, set[str]] = {}
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not name or "\0" in name or Path(name).is_absolute() or (
-            ".." in Path(name).parts
-        ):
-            raise CheckpointError(f"{file.path}: {short(tensor)} lies in {brief(name)}: a file below the index is "
-                                  "needed")
-        shards.setdefault(by_name.setdefault(name, index.parent / name), set()).add(tensor)
+        if not isinstance(name, str):
+            raise CheckpointError(f"{file.path}: {short(tensor)} lies in {brief(name)}: a file's name is needed")
+        by_name.setdefault(name, set()).add(tensor)
+    shards: dict[Path, set[str]] = {}
+    for name, tensors in by_name.items():
+        if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CheckpointError(f"{file.path}: {short(min(tensors))} lies in {brief(name)}: a file below the index "
+                                  "is needed")
+        shards.setdefault(index.parent / name, set()).update(tensors)
     missing = sorted(path for path in shards if not path.is_file())
     if missing:
         raise CheckpointError(f"{file.path}: the shard {readable(missing[0])} is missing{_more(len(missing) - 1)}")
