@@ -246,8 +246,10 @@ def test_pinning_within_a_budget(tmp_path, caplog) -> None:
         assert [table.copies(layer).staged.tolist() for layer in range(3)] == [[0] * 5, [0] * 5, [1] * 5]
         assert table.copies(0).slot_bytes == table.layout(0).nbytes
         check(table, usual)
+        before = table.copies(0).addresses.tolist()
         assert table.pin(10**9).left == ()
         assert table.pin(10**9).reason == ""
+        assert table.copies(0).addresses.tolist() == before  # what is pinned stays where it is
         check(table, usual)
         assert "3 layers pinned" in repr(table)
         kept = table.copies(1, [3])

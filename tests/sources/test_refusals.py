@@ -173,6 +173,17 @@ def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
     refused(tmp_path, "model-00001-of-00002.safetensors: 'other' is not in it, but .*index.json says so")
 
 
+def test_the_index_says_which_of_two_files_has_a_tensor(tmp_path: Path) -> None:
+    """Some checkpoints repeat a tensor in a shard that is not the one the index names."""
+    first, second = write_sparse(tmp_path, experts(), 2)
+    os.replace(second, tmp_path / "other")
+    raw, size = header(experts())  # all tensors again
+    second.write_bytes(raw + bytes(size))
+    with strata.sources.safetensors(tmp_path) as table:
+        assert len(table) == 6
+        assert [table.paths[k] for k in table.file_index[[0, -1]].tolist()] == [str(first), str(second)]
+
+
 def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_sparse(tmp_path, experts(), 1)
     (tmp_path / "b.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
