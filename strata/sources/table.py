@@ -316,7 +316,6 @@ class ExpertTable:
         for field in sorted(each.layout.fields, key=lambda field: field.offset):
             block[:, end : field.offset] = 0  # what lies between: nothing of another owner's goes to the device
             end = max(end, field.offset + field.nbytes)
-        block[:, end:] = 0
         for tensor in each.stored:
             field = each.layout[tensor.name]
             change = each.changes.get(tensor.name)

@@ -261,6 +261,28 @@ def test_pinning_within_a_budget(tmp_path, caplog) -> None:
         slot.release()
 
 
+def test_what_lies_between_pinned_tensors_is_zero(tmp_path, monkeypatch) -> None:
+    """A pinned expert is one segment, gaps included: nothing that was in the memory before goes along."""
+    make = strata.pinned_empty
+
+    def full_of_others_bytes(shape, dtype):
+        array = make(shape, dtype)
+        array[...] = 0xAA
+        return array
+
+    monkeypatch.setattr("strata.pinned.pinned_empty", full_of_others_bytes)
+    with strata.sources.safetensors(apart(tmp_path, ("w1", "w3", "w2"))) as table:
+        layout = table.layout(0)
+        end, begin = layout["gate_up_proj"].nbytes, layout["down_proj"].offset
+        assert end < begin
+        table.pin(10**9)
+        copies = table.copies(0)
+        with strata.ExpertStreamer.for_copies(copies, gpu_ring=2) as streamer, streamer.begin(copies) as request:
+            for slot in request:
+                slot.synchronize()
+                assert not slot.array()[end:begin].any()
+
+
 def test_pinning_chosen_layers(tmp_path) -> None:
     with strata.sources.safetensors(apart(tmp_path, ("w1", "w3", "w2"))) as table:
         assert table.pin(10**9, [2, 0]).layers == (0, 2)

@@ -184,6 +184,14 @@ def test_the_index_says_which_of_two_files_has_a_tensor(tmp_path: Path) -> None:
         assert [table.paths[k] for k in table.file_index[[0, -1]].tolist()] == [str(first), str(second)]
 
 
+def test_stacks_that_differ_by_a_number_are_apart(tmp_path: Path) -> None:
+    tensors = [(label.replace("model.layers", f"mtp.{k}.layers"), *row) for k in range(2) for label, *row in experts(2 - k)]
+    write_sparse(tmp_path, tensors, 1)
+    with strata.sources.safetensors(tmp_path) as table:
+        assert table.stacks == ("mtp.0.layers", "mtp.1.layers")
+        assert table.layers == (0, 1)
+
+
 def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_sparse(tmp_path, experts(), 1)
     (tmp_path / "b.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
