@@ -5,7 +5,7 @@ from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly
 chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
 """
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 from rocm.bindings cimport cyhip
@@ -123,9 +123,15 @@ cdef int device_alloc(uintptr_t* address, size_t nbytes) noexcept nogil:
 cdef int device_free(uintptr_t address) noexcept nogil:
     return <int>cyhip.hipFree(<void*>address)
 
+cdef uint64_t _unpinnable = 0  # of the next allocations, those whose bit is set are refused
+
 cdef int host_alloc(uintptr_t* address, size_t nbytes) noexcept nogil:
+    global _unpinnable
     cdef void* p = NULL
-    cdef int status = <int>cyhip.hipHostMalloc(&p, nbytes, cyhip.hipHostMallocPortable)
+    cdef int status = HIP_OUT_OF_MEMORY
+    if not _unpinnable & 1:
+        status = <int>cyhip.hipHostMalloc(&p, nbytes, cyhip.hipHostMallocPortable)
+    _unpinnable >>= 1
     address[0] = <uintptr_t>p
     return status
 
@@ -726,6 +732,26 @@ def set_announcements(uintptr_t write, uintptr_t read, uintptr_t release, uintpt
     _release_hook = <_token_hook>release
     _acquire_hook = <_token_hook>acquire
     _label_hook_ = <_label_hook>label
+
+
+def refuse_pinned(buffers=()):
+    """Have some of the next allocations of pinned memory refused, as if no more could be pinned: for the self-test.
+
+    Parameters
+    ----------
+    buffers : sequence of int
+        Counted from 0, the next one; 0 to 63. What an earlier call asked for is forgotten.
+
+    Notes
+    -----
+    On the engine's thread, which allocates the host ring's buffers. The library is not called, so that this goes on
+    every runtime.
+    """
+    global _unpinnable
+    cdef uint64_t refused = 0
+    for buffer in buffers:
+        refused |= <uint64_t>1 << <int>buffer
+    _unpinnable = refused
 
 
 cdef void announce_write(uintptr_t address, size_t nbytes) noexcept nogil:

@@ -88,3 +88,12 @@ def test_bad_case(case: str, capsys) -> None:
     Path(case).write_text("{}")
     assert replay_arm.main(["--settings", "1,1,1", "--case", case]) == 2
     assert "expert_bytes is missing" in capsys.readouterr().err
+
+
+def test_warm_ups_are_no_samples(case: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    numbers = iter(range(100))
+    timed = replay_arm.timed_pass
+    monkeypatch.setattr(replay_arm, "timed_pass", lambda *given: (float(next(numbers)), timed(*given)[1]))
+    assert replay_arm.main(["--settings", "1,1,1", "--case", case, "--pool", "1MiB", "--warmups", "2", "--samples", "3"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [sample["run_wall_ms"] for sample in result["samples"]] == [2000.0, 3000.0, 4000.0]

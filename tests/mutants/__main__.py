@@ -1,6 +1,7 @@
-"""Puts each fault into a scratch copy of the core, and says which tests notice.
+"""Puts each fault into a scratch copy of the tree, and says which tests notice.
 
-``python -m tests.mutants`` prints a line a mutant; ``--markdown FILE`` writes the page of the docs.
+``python -m tests.mutants`` prints a line a mutant; ``--markdown FILE`` writes everything, ``--summary FILE`` the short
+page of the docs.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from strata.tools.command import BAD_INPUT, FAILED, OK, complain, put, run_command
+from strata.tools.files import unwritable, write_whole
+from strata.tools.progress import Progress
+from tests.mutants.around import AROUND
 from tests.mutants.mutants import MUTANTS, Mutant
-from tests.mutants.scratch import ScratchTree, Verdict
-from tests.mutants.table import markdown, summary
+from tests.mutants.scratch import AROUND_PANELS, PANELS, ScratchTree, Verdict, panels_of
+from tests.mutants.table import markdown, short, summary
+
+_NAME = "python -m tests.mutants"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,33 +30,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if every mutant was caught; 1 otherwise; 2 if the tests fail without any fault.
+        0 if every mutant was caught; 1 otherwise, or if the tests fail without any fault; 2 for bad input.
     """
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page of the docs there")
-    parser.add_argument("--only", metavar="TEXT", default="", help="mutants with this in their name")
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.splitlines()[0])
+    parser.add_argument("--markdown", metavar="FILE", help="write every witness there, with what it said")
+    parser.add_argument("--summary", metavar="FILE", help="write the short page there: docs/mutants.md")
+    parser.add_argument("--only", metavar="TEXT", default="", help="mutants with this in their name or file")
     parser.add_argument("--first", action="store_true", help="stop each mutant at its first witness")
-    arguments = parser.parse_args(argv)
-    chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
+    return run_command(_NAME, lambda: _run(parser.parse_args(argv)))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    progress = Progress(sys.stderr)
+    for option in ("markdown", "summary"):
+        if (refused := unwritable(f"--{option}", getattr(arguments, option))) is not None:
+            return complain(_NAME, progress, ValueError(refused), BAD_INPUT)
+    chosen = [mutant for mutant in (*MUTANTS, *AROUND) if arguments.only in f"{mutant.name} {mutant.path}"]
+    needed = {name: paths for mutant in chosen for name, paths in panels_of(mutant).items()}
     results: dict[Mutant, list[Verdict]] = {}
-    with tempfile.TemporaryDirectory(prefix="mutants") as folder:
-        began = time.monotonic()
-        tree = ScratchTree(Path(folder))
-        print(f"{time.monotonic() - began:6.1f} s  built", flush=True)
-        began = time.monotonic()
-        clean = tree.verdicts()
-        print(f"{time.monotonic() - began:6.1f} s  without a fault", flush=True)
-        if any(verdict.caught for verdict in clean):
-            print(f"the tests fail without any fault: {summary(clean)}", file=sys.stderr)
-            return 2
-        for mutant in chosen:
-            began = time.monotonic()
-            with tree.mutated(mutant):
-                results[mutant] = tree.verdicts(first_only=arguments.first)
-            print(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {summary(results[mutant])}", flush=True)
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(markdown(results), encoding="utf-8")
-    return 0 if all(any(v.caught for v in verdicts) for verdicts in results.values()) else 1
+    try:
+        with tempfile.TemporaryDirectory(prefix="mutants") as folder:
+            progress("building a scratch copy")
+            tree = ScratchTree(Path(folder))
+            progress("running the tests without a fault")
+            clean = tree.verdicts(needed)
+            if any(verdict.caught for verdict in clean):
+                return complain(_NAME, progress,
+                                RuntimeError(f"the tests fail without any fault: {summary(clean)}"), FAILED)
+            for number, mutant in enumerate(chosen, 1):
+                progress(f"mutant {number} of {len(chosen)}: {mutant.name}")
+                began = time.monotonic()
+                with tree.mutated(mutant):
+                    results[mutant] = tree.verdicts(panels_of(mutant), first_only=arguments.first)
+                progress.clear()
+                put(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {summary(results[mutant])}")
+    finally:
+        progress.clear()
+    for path, text in ((arguments.markdown, markdown), (arguments.summary, short)):
+        if path is not None:
+            write_whole(path, text(results, {**PANELS, **dict(AROUND_PANELS.values())}))
+    return OK if all(any(v.caught for v in verdicts) for verdicts in results.values()) else FAILED
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Mutant:
     ----------
     name : str
     file : str
-        Under ``strata/``.
+        Under ``strata/``, or one of ``benchmarks/`` or ``examples/``.
     rule : str
         What it breaks.
     edits : tuple of Edit
@@ -46,6 +46,16 @@ class Mutant:
     file: str
     rule: str
     edits: tuple[Edit, ...]
+
+    @property
+    def path(self) -> str:
+        """The file from the root of the tree."""
+        return self.file if self.file.startswith(("benchmarks/", "examples/")) else f"strata/{self.file}"
+
+    @property
+    def builds(self) -> bool:
+        """Whether something has to be compiled."""
+        return self.file.endswith(".pyx")
 
     @property
     def module(self) -> str:
@@ -64,7 +74,7 @@ class Mutant:
             found = [match.start() for match in re.finditer(f"^{re.escape(edit.old)}", text, re.MULTILINE)]
             if len(found) != 1:
                 raise ValueError(
-                    f"mutant {self.name!r}: found {len(found)} times, not once, in strata/{self.file}:\n{edit.old}")
+                    f"mutant {self.name!r}: found {len(found)} times, not once, in {self.path}:\n{edit.old}")
             text = text[: found[0]] + edit.new + text[found[0] + len(edit.old) :]
         return text
 
@@ -199,6 +209,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "host ring: the group must have been issued to its end",
         "    ring.dma_published.advance(end)",
         "    ring.dma_published.advance(end + ring.stage_batch)",
+    ),
+    _line(
+        "a buffer's event recorded again before its worker has waited", _ISSUER,
+        "host ring: ready before re-record",
+        "    if not host_ring_wait_ready(issuer.host, job, kForever):",
+        "    if job >= issuer.host.size:\n"
+        "        _hip.event_record(issuer.host.dma_done[job % issuer.host.size], issuer.ring.copy_stream)\n"
+        "    if not host_ring_wait_ready(issuer.host, job, kForever):",
     ),
     _moved(
         "ready before the bytes are gathered", _HOST_RING,

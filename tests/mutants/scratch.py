@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from tests.mutants.mutants import Mutant
 
-__all__ = ["PANELS", "ScratchTree", "Verdict"]
+__all__ = ["AROUND_PANELS", "PANELS", "ScratchTree", "Verdict", "panels_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,17 +27,38 @@ PANELS: Mapping[str, Sequence[str]] = {
     "happens-before checker": ("tests/proof/test_checker_on_core.py",),
     "streamer": ("tests/streamer/test_bytes.py", "tests/streamer/test_begin_waits.py", "tests/streamer/test_ends.py"),
     "stager": ("tests/stager/test_stager.py",),
-    "failures": ("tests/faults/test_groups.py", "tests/faults/test_prompt_abort.py"),
+    "failures": ("tests/faults/test_groups.py", "tests/faults/test_prompt_abort.py", "tests/faults/test_ready.py"),
     "contract's calls": ("tests/proof/test_necessity.py",),
     "self-test": ("tests/proof/test_fixtures.py::test_passes",),
 }
 
-#: Of one test, and of one panel; the panels take some 20 s each at most.
-TEST_LIMIT_S = 20
-PANEL_LIMIT_S = 120
+#: The tests that must notice a fault in the Python around the core, by where it lies: the longest beginning counts.
+AROUND_PANELS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "strata/": ("face", (
+        "tests/settings", "tests/streamer/test_arguments.py", "tests/streamer/test_holding.py",
+        "tests/runtime_choice/test_choice.py", "tests/copies/test_pinned.py", "tests/copies/test_expert_copies.py")),
+    "strata/tools/": ("files and ends of commands", ("tests/tools",)),
+    "strata/tools/replay/": ("replay", ("tests/replay/test_report.py", "tests/replay/test_command.py")),
+    "strata/tools/selftest/": ("self-test's own", ("tests/proof/test_fixtures.py",)),
+    "benchmarks/": ("harness", ("tests/bench",)),
+    "examples/": ("example", ("tests/prefill_engine/test_command.py",)),
+}
 
-_COPIED = ("strata", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+#: Of one test, and of one panel; the panels take 20 to 60 s each.
+TEST_LIMIT_S = 30
+PANEL_LIMIT_S = 240
+
+_COPIED = ("strata", "tests", "benchmarks", "examples", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.dll")
+
+
+def panels_of(mutant: Mutant) -> Mapping[str, Sequence[str]]:
+    """The tests that are run on a mutant."""
+    if mutant.builds:
+        return PANELS
+    where = max((place for place in AROUND_PANELS if mutant.path.startswith(place)), key=len)
+    name, paths = AROUND_PANELS[where]
+    return {name: paths}
 
 
 @dataclass(frozen=True)
@@ -130,8 +151,16 @@ class ScratchTree:
         RuntimeError
             If it does not build, or nothing was built.
         """
-        source = self.root / "strata" / mutant.file
+        source = self.root / mutant.path
         text = mutant.applied(source.read_text(encoding="utf-8"))
+        if not mutant.builds:
+            whole = source.read_bytes()
+            try:
+                source.write_text(text, encoding="utf-8")
+                yield
+            finally:
+                source.write_bytes(whole)
+            return
         kept = {path: self._kept / str(number) for number, path in enumerate(self._files_of(mutant.module))}
         for path, copy in kept.items():
             shutil.copy2(path, copy)
@@ -148,19 +177,19 @@ class ScratchTree:
                 path.unlink(missing_ok=True)
                 shutil.copy2(copy, path)
 
-    def verdicts(self, *, first_only: bool = False) -> list[Verdict]:
-        """Run the panels one by one until one notices; or all of them, two at a time."""
+    def verdicts(self, panels: Mapping[str, Sequence[str]], *, first_only: bool = False) -> list[Verdict]:
+        """Run panels one by one until one notices; or all of them, two at a time."""
         if not first_only:
             with ThreadPoolExecutor(2) as pool:
-                return list(pool.map(self.verdict, PANELS))
+                return list(pool.map(self.verdict, panels, panels.values()))
         found = []
-        for panel in PANELS:
-            found.append(self.verdict(panel))
+        for panel, paths in panels.items():
+            found.append(self.verdict(panel, paths))
             if found[-1].caught:
                 break
         return found
 
-    def verdict(self, panel: str) -> Verdict:
+    def verdict(self, panel: str, paths: Sequence[str]) -> Verdict:
         """Run one panel up to its first failure.
 
         Raises
@@ -172,7 +201,7 @@ class ScratchTree:
         report.unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "pytest", "-x", "-vv", "--no-header", "-p", "no:cacheprovider", "-m", "not slow",
-            f"--timeout={TEST_LIMIT_S}", f"--junitxml={report}", *PANELS[panel],
+            f"--timeout={TEST_LIMIT_S}", f"--junitxml={report}", *paths,
         ]
         with open(report.with_suffix(".txt"), "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(

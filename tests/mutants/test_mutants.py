@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mutants.around import AROUND
 from tests.mutants.mutants import MUTANTS, Edit, Mutant
-from tests.mutants.scratch import PANELS, ROOT, ScratchTree
-from tests.mutants.table import markdown
+from tests.mutants.scratch import AROUND_PANELS, PANELS, ROOT, ScratchTree, panels_of
 
+ALL = (*MUTANTS, *AROUND)
 DOCS = ROOT / "docs" / "mutants.md"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", ALL, ids=lambda m: m.name)
 def test_the_line_is_there_once(mutant: Mutant) -> None:
-    text = (ROOT / "strata" / mutant.file).read_text(encoding="utf-8")
+    text = (ROOT / mutant.path).read_text(encoding="utf-8")
     assert mutant.applied(text) != text
 
 
@@ -27,17 +28,24 @@ def test_a_line_that_is_gone_is_told() -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.name for mutant in ALL}) == len(ALL)
+
+
+def test_every_test_of_a_panel_is_there() -> None:
+    for paths in (*PANELS.values(), *(paths for _, paths in AROUND_PANELS.values())):
+        for path in paths:
+            assert (ROOT / path.partition("::")[0]).exists(), path
 
 
 def test_the_docs_have_every_mutant_as_it_is() -> None:
     in_docs = DOCS.read_text(encoding="utf-8")
-    assert f"{len(MUTANTS)} mutants, {len(MUTANTS)} caught" in in_docs
-    assert f"core itself, {len(MUTANTS)} of them" in (ROOT / "README.md").read_text(encoding="utf-8")
-    for mutant in MUTANTS:
-        page = markdown({mutant: []})
-        section = page[page.index("\n## " + mutant.name[0].upper() + mutant.name[1:]) :]
-        assert section[: section.index("```\n\n") + 4] in in_docs, f"write docs/mutants.md again: {mutant.name}"
+    assert f"{len(ALL)} mutants, {len(ALL)} caught" in in_docs
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"core itself, {len(MUTANTS)} of them, and into the Python around it, {len(AROUND)}" in readme
+    for mutant in ALL:
+        rows = [line for line in in_docs.splitlines() if line.startswith(f"| {mutant.name} | `{mutant.path}` | ")]
+        assert len(rows) == 1, f"write docs/mutants.md again: {mutant.name}"
+        assert any(f"{panel}" in rows[0] for panel in panels_of(mutant)), mutant.name
 
 
 # --- with builds ------------------------------------------------------------------------------------------------------
@@ -47,14 +55,14 @@ def test_the_docs_have_every_mutant_as_it_is() -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> ScratchTree:
     """The scratch copy, built, on which all the tests pass."""
     made = ScratchTree(tmp_path_factory.mktemp("mutants"))
-    assert [verdict for verdict in made.verdicts() if verdict.caught] == []
+    assert [verdict for verdict in made.verdicts(PANELS) if verdict.caught] == []
     return made
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", ALL, ids=lambda m: m.name)
 def test_is_caught(mutant: Mutant, tree: ScratchTree) -> None:
     with tree.mutated(mutant):
-        verdicts = tree.verdicts(first_only=True)
-    assert any(verdict.caught for verdict in verdicts), f"none of {', '.join(PANELS)} noticed"
+        verdicts = tree.verdicts(panels_of(mutant), first_only=True)
+    assert any(verdict.caught for verdict in verdicts), f"none of {', '.join(panels_of(mutant))} noticed"

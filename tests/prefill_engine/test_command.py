@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from examples.prefill_engine import arm
 from examples.prefill_engine.__main__ import main
 from examples.prefill_engine.checkpoint import open_checkpoint
 from examples.prefill_engine.config import config_from
@@ -101,6 +103,18 @@ def test_requests_that_differ_measure_nothing(tiny, here, monkeypatch: pytest.Mo
     out, err = here("arm", *tiny, "--warmups", 1, "--samples", 2, status=1)
     assert out == ""
     assert "3 identical requests gave 2 different results" in err
+
+
+@pytest.mark.parametrize(("warmups", "samples"), [(0, 2), (1, 2), (2, 1)])
+def test_warm_ups_are_no_samples(tiny_path: Path, monkeypatch: pytest.MonkeyPatch, warmups: int, samples: int) -> None:
+    """The requests that are reported are the last ones, by their times."""
+    numbers = iter(range(100))
+    prefill = arm.Engine.prefill
+    monkeypatch.setattr(arm.Engine, "prefill", lambda self, ids, walk: replace(
+        prefill(self, ids, walk), run_wall_s=float(next(numbers))))
+    result = arm.bench_arm((1, 1, 1), warmups, samples, shape="tiny", checkpoint=tiny_path)
+    assert [s["run_wall_ms"] for s in result["samples"]] == [1e3 * (warmups + k) for k in range(samples)]
+    assert next(numbers) == warmups + samples
 
 
 def test_run(tiny, here) -> None:

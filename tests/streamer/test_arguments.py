@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import strata
+from strata import settings
 from tests.support.engine import stream_all
 from tests.support.scripts import ended_well, run_script
 from tests.support.sources import material
@@ -433,6 +436,28 @@ def test_variables_give_the_depths_that_the_engine_does_not_name(monkeypatch) ->
         assert (streamer.gpu_ring, streamer.host_ring) == (96, 16)
     with build(gpu_ring=2, host_ring=1) as streamer:  # in code any depth from 1 is legal
         assert (streamer.gpu_ring, streamer.host_ring) == (2, 1)
+
+
+@pytest.mark.parametrize(("platform", "name", "wanted"), [
+    ("win32", "rocm", (8, 16, 15)), ("linux", "rocm", (1, 1, 1)), ("win32", "software", (1, 1, 1)),
+    ("win32", "cuda", (1, 1, 1)), ("linux", "software", (1, 1, 1))])
+def test_batch_variables_count_with_hip_on_windows_alone(monkeypatch, platform: str, name: str, wanted: tuple) -> None:
+    """The opt-in: nobody's prefill is grouped unasked, and where it is asked for, long prefill is."""
+    each = material("ds", NBYTES)
+    for variable, value in (("COPY", 8), ("STAGE", 16), ("STAGE_COPY", 15)):
+        monkeypatch.setenv(f"STRATA_HIP_{variable}_BATCH", str(value))
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "sys", SimpleNamespace(platform=platform))
+        patch.setattr(strata.streamer.runtime, "ensure", lambda: name)
+        streamer = build(gpu_ring=96, host_ring=16)
+        given = build(gpu_ring=96, host_ring=16, settings=strata.BatchSettings(2, 3, 4))
+    with streamer, given:
+        assert dataclasses.astuple(streamer.settings) == wanted
+        assert dataclasses.astuple(given.settings) == (2, 3, 4)  # what is passed in code counts everywhere
+        for long_prefill, used in ((True, wanted), (False, (1, 1, 1))):
+            with streamer.begin(each.copies, long_prefill=long_prefill) as request:
+                assert dataclasses.astuple(request.settings) == used
+                request.skip(2)
 
 
 def test_a_small_device_gives_a_small_ring(software) -> None:

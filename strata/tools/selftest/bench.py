@@ -145,7 +145,17 @@ class Bench:
 
     @contextmanager
     def unpinnable(self, buffers: Sequence[int]) -> Iterator[None]:
-        """Let the n-th pinned allocations in here fail, counted from 0."""
+        """Let the n-th pinned allocations in here fail, counted from 0.
+
+        The software runtime is asked to refuse them; on a device strata's own allocation does so.
+        """
+        if not self.software:
+            _hip.refuse_pinned(buffers)
+            try:
+                yield
+            finally:
+                _hip.refuse_pinned()
+            return
         injected = [control.inject("hipHostMalloc", buffer + 1, 2) for buffer in buffers]
         try:
             yield

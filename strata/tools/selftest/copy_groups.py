@@ -70,14 +70,14 @@ class _Configuration:
         return max(2 * self.gpu_ring + self.gpu_ring // 2 + 5, 2 * self.host_ring + 7)
 
 
-def _configurations(quick: bool, software: bool) -> Iterator[_Configuration]:
+def _configurations(quick: bool) -> Iterator[_Configuration]:
     number = 0
     for gpu_ring in GPU_RINGS:
         for host_ring in HOST_RINGS:
             for batch in BATCHES:
                 for kind in LISTS:
                     for skipping in (False, True):
-                        for pageable in ((), _PAGEABLE) if software and kind != "direct" else ((),):
+                        for pageable in ((), _PAGEABLE) if kind != "direct" else ((),):
                             number += 1
                             if not quick or number % 7 == 0:
                                 yield _Configuration(gpu_ring, host_ring, batch, kind, skipping, pageable)
@@ -85,12 +85,10 @@ def _configurations(quick: bool, software: bool) -> Iterator[_Configuration]:
 
 def run(bench: Bench, outcome: Outcome) -> None:
     """Run the fixture."""
-    if not bench.software:
-        outcome.leave_out("host buffers forced pageable: only the software runtime refuses to pin on demand")
     pinned = Pool(bench, _POOL, pinned=True)
     pageable = Pool(bench, _POOL, pinned=False)
     back = Readback(bench, 4 * max(GPU_RINGS), SLOT)
-    for number, wanted in enumerate(_configurations(bench.quick, bench.software)):
+    for number, wanted in enumerate(_configurations(bench.quick)):
         bench.say(f"copy groups: {wanted.name}")
         rng = np.random.default_rng([bench.seed, number])
         problems: list[str] = []
