@@ -1,6 +1,6 @@
 """The contract on the streams in plain Python: what a streamer counts, and in what order its issuer makes its calls.
 
-It shares no code with the package. It holds no threads and no time: for a request it knows the one sequence of calls
+It shares no code with the core; its groups are the self-test's oracle's. It holds no threads and no time: for a request it knows the one sequence of calls
 that the issuer makes, how far the engine lets it come, and what each call is counted as. What threads decide, the
 point at which an issuer was stopped, is found again among the points at which it may stop.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from strata.tools.selftest.oracle import Oracle, ownership_groups
 
 #: Direct groups are never longer, whatever is asked for.
 MOST_DIRECT = 32
@@ -105,6 +107,10 @@ class Request:
         self.used_before = list(slots.used)
         self.items: list[Item] = []
         self.jobs: list[int] = []
+        #: Of each extension, which entries are staged.
+        self.parts: list[list[bool]] = []
+        pageable = frozenset(buffer for buffer, is_pinned in enumerate(pinned) if not is_pinned)
+        self.oracle = Oracle(self.ring, host_ring, batches.copy, batches.stage, batches.stage_copy, pageable)
         self.groups: list[tuple[int, int]] = []
         #: Exclusive end, in jobs, of each job's ownership group; and which entry a job is.
         self.owner_ends: list[int] = []
@@ -119,36 +125,17 @@ class Request:
 
     def extend(self, items: Sequence[Item]) -> None:
         """Append entries; neither kind of group crosses the end of what was there."""
-        first, first_job = len(self.items), len(self.job_entries)
-        for entry, item in enumerate(items, first):
+        for entry, item in enumerate(items, len(self.items)):
             self.items.append(item)
             self.jobs.append(len(self.job_entries) if item.staged else -1)
             if item.staged:
                 if not self.job_entries:
                     self.engine["pageable_buffers"] += list(self.pinned).count(False)
                 self.job_entries.append(entry)
-            begin, end = self.groups[-1] if self.groups else (0, 0)
-            if begin >= first and entry > first and self._joins(begin, entry):
-                self.groups[-1] = begin, entry + 1
-            else:
-                assert end == entry
-                self.groups.append((entry, entry + 1))
-        last = len(self.job_entries)
-        for job in range(first_job, last):
-            turn = job // self.host_ring * self.host_ring
-            cut = turn + ((job - turn) // self.batches.stage + 1) * self.batches.stage
-            self.owner_ends.append(min(cut, turn + self.host_ring, last))
-
-    def _joins(self, begin: int, entry: int) -> bool:
-        """Whether an entry may join the group that begins at `begin` and ends before it."""
-        item, job = self.items[entry], self.jobs[entry]
-        if item.staged != self.items[begin].staged or entry // self.ring != begin // self.ring:
-            return False
-        if not item.staged:
-            return entry - begin < self.batches.copy
-        if entry - begin >= self.batches.stage_copy or job // self.host_ring != self.jobs[begin] // self.host_ring:
-            return False
-        return self.pinned[job % self.host_ring] and self.pinned[(job - 1) % self.host_ring]
+        self.parts.append([item.staged for item in items])
+        self.groups = [(group.begin, group.end) for group in self.oracle.groups(self.parts)]
+        owned = ownership_groups(len(self.job_entries), self.host_ring, self.batches.stage, list(map(sum, self.parts)))
+        self.owner_ends = [group[-1] + 1 for group in owned for _ in group]
 
     def group_end(self, entry: int) -> int:
         """Exclusive end of an entry's group."""
