@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,11 @@ class Protocol:
         Bytes of memory that must stay available.
     timeout_s : float
         Seconds that a process may take.
+
+    Raises
+    ------
+    InputError
+        Naming the attribute, its value and what is allowed.
     """
 
     processes: int = 2
@@ -40,6 +46,16 @@ class Protocol:
     interval_s: float = 0.5
     min_available: int = 2 * 2**30
     timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("processes", 1), ("warmups", 0), ("samples", 1), ("min_available", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} is {value!r:.60}; an integer from {least} is wanted")
+        for name in ("interval_s", "timeout_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise InputError(f"{name} is {value!r:.60}; a positive number of seconds is wanted")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ab import Protocol
 from strata.tools import command
 from strata.tools.cli import main
+from strata.tools.replay import load_case, replay
+from strata.tools.selftest import Bench
 from tests.support.scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,3 +201,21 @@ def test_code_of_a_shared_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert main(["bench"]) == 2
     assert "everybody may write to it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda: Bench(schedule="late"), "schedule"), (lambda: Bench(seed=-1), "seed"), (lambda: Bench(seed="1"), "seed"),
+    (lambda: replay(load_case(), repeat=0), "repeat"), (lambda: replay(load_case(), repeat=True), "repeat"),
+    (lambda: replay(load_case(), pool_bytes=0), "pool_bytes"), (lambda: replay(load_case(), pool_bytes=1.5), "pool_bytes"),
+    (lambda: Protocol(processes=0), "processes"), (lambda: Protocol(warmups=-1), "warmups"),
+    (lambda: Protocol(samples=0), "samples"), (lambda: Protocol(interval_s=0), "interval_s"),
+    (lambda: Protocol(timeout_s=float("inf")), "timeout_s"), (lambda: Protocol(timeout_s=10**400), "timeout_s"),
+    (lambda: Protocol(min_available=-1), "min_available")])
+def test_arguments_are_named(make: object, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .*wanted$"):
+        make()  # type: ignore[operator]
+
+
+def test_a_number_is_no_path() -> None:
+    with pytest.raises(TypeError):
+        load_case(0)  # type: ignore[arg-type]

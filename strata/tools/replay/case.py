@@ -111,7 +111,7 @@ def load_case(path: str | Path | None = None) -> Case:
     else:
         name = Path(path).name
         try:
-            with open(path, "rb") as file:
+            with open(Path(path), "rb") as file:
                 content = file.read(_MOST_TEXT + 1)
             if len(content) > _MOST_TEXT:
                 raise InputError(f"case {str(path)!r:.200} is longer than {_MOST_TEXT:,} bytes: no case is")

@@ -59,7 +59,7 @@ def replay(
     Raises
     ------
     InputError
-        A pool cannot hold an entry.
+        `repeat` or `pool_bytes` is below 1 or no integer; a pool cannot hold an entry.
     HipError, StrataError, MemoryError
         From streaming.
 
@@ -68,6 +68,9 @@ def replay(
     Each arm has a streamer of its own, and those of all arms are open while the arms take turns. A short
     request that uses every slot comes first, so that each pass finds the rings warmed.
     """
+    for name, value in (("repeat", repeat), ("pool_bytes", pool_bytes)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r:.60}; an integer from 1 is wanted")
     about = runtime.describe()
     say("filling the pools")
     sources = Sources(case, pool_bytes)

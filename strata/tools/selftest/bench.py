@@ -65,12 +65,21 @@ class Bench:
         Fewer configurations.
     say : callable, optional
         Called with a line of progress, often.
+
+    Raises
+    ------
+    ValueError
+        There is no such schedule, or `seed` is below 0 or no integer.
     """
 
     def __init__(
         self, *, schedule: str | None = None, seed: int = 0, quick: bool = False,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
+        if schedule is not None and schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {schedule!r}; one of {', '.join(SCHEDULES)} is wanted")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed is {seed!r:.60}; an integer from 0 is wanted")
         self.software = runtime.ensure() == "software"
         self.schedule = schedule
         self.seed = seed
