@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="mutants") as folder:
             progress("building a scratch copy")
-            tree = ScratchTree(Path(folder))
+            tree = ScratchTree(Path(folder), build=any(mutant.builds for mutant in chosen))
             progress("running the tests without a fault")
             clean = tree.verdicts(needed)
             if any(verdict.caught for verdict in clean):

@@ -49,6 +49,7 @@ TEST_LIMIT_S = 30
 PANEL_LIMIT_S = 240
 
 _COPIED = ("strata", "tests", "benchmarks", "examples", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+_CACHES = shutil.ignore_patterns("__pycache__")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.dll")
 
 
@@ -92,6 +93,8 @@ class ScratchTree:
     ----------
     folder : Path
         An empty folder.
+    build : bool
+        False where no mutant has to be compiled: then what the checkout has built in place is taken, if it has.
 
     Raises
     ------
@@ -99,17 +102,18 @@ class ScratchTree:
         If it cannot be built.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, build: bool = True) -> None:
+        build = build or not list((ROOT / "strata").glob("_planner*.so"))
         self.root = folder.resolve() / "tree"
         self._kept = folder.resolve() / "kept"
         self._kept.mkdir()
         self.root.mkdir()
         for name in _COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, self.root / name, ignore=_LEFT_OUT)
+                shutil.copytree(ROOT / name, self.root / name, ignore=_LEFT_OUT if build else _CACHES)
             else:
                 shutil.copy2(ROOT / name, self.root / name)
-        for made in [*(self.root / "strata").glob("*.cpp"), *(self.root / "strata" / "engine").glob("*.cpp")]:
+        for made in [] if not build else [*(self.root / "strata").glob("*.cpp"), *(self.root / "strata" / "engine").glob("*.cpp")]:
             made.unlink()  # Cython's, of another build
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "PYTEST_"))},
@@ -119,7 +123,8 @@ class ScratchTree:
             # Compiles in half the time; what is looked for is an order, not a speed.
             "STRATA_BUILD_FLAGS": os.environ.get("STRATA_BUILD_FLAGS", "-O1"),
         }
-        self._build()
+        if build:
+            self._build()
         where = self._python("-c", "import strata.engine.issuer as m; print(m.__file__)").stdout.strip()
         if not Path(where).is_relative_to(self.root):
             raise RuntimeError(f"the tests would run on {where}, not on the scratch copy {self.root}")

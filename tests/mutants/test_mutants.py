@@ -5,6 +5,8 @@ The scratch copy is built once; docs/mutants.md has the table of all witnesses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.mutants.around import AROUND
@@ -52,17 +54,25 @@ def test_the_docs_have_every_mutant_as_it_is() -> None:
 
 
 @pytest.fixture(scope="session")  # with pytest-xdist a process may come back to this module
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ScratchTree:
-    """The scratch copy, built, on which all the tests pass."""
-    made = ScratchTree(tmp_path_factory.mktemp("mutants"))
-    assert [verdict for verdict in made.verdicts(PANELS) if verdict.caught] == []
-    return made
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mutant], ScratchTree]:
+    """Scratch copies on which all the tests pass: one that is built here, one without, each made when it is asked for."""
+    made: dict[bool, ScratchTree] = {}
+
+    def tree(mutant: Mutant) -> ScratchTree:
+        if mutant.builds not in made:
+            made[mutant.builds] = new = ScratchTree(tmp_path_factory.mktemp("mutants"), build=mutant.builds)
+            panels = PANELS if mutant.builds else dict(AROUND_PANELS.values())
+            assert [verdict for verdict in new.verdicts(panels) if verdict.caught] == []
+        return made[mutant.builds]
+
+    return tree
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mutant", ALL, ids=lambda m: m.name)
-def test_is_caught(mutant: Mutant, tree: ScratchTree) -> None:
+def test_is_caught(mutant: Mutant, trees: Callable[[Mutant], ScratchTree]) -> None:
+    tree = trees(mutant)
     with tree.mutated(mutant):
         verdicts = tree.verdicts(panels_of(mutant), first_only=True)
     assert any(verdict.caught for verdict in verdicts), f"none of {', '.join(panels_of(mutant))} noticed"
