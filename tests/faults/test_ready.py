@@ -23,14 +23,17 @@ def test_ready_before_re_record(software: Any) -> None:
     with strata.ExpertStreamer(NBYTES, gpu_ring=8, host_ring=2, workers=1, settings=strata.BatchSettings()) as streamer:
         before = software.calls()["hipEventRecord"]
         with streamer.begin(copies) as request:
-            for _ in range(2):
-                request.acquire(30).release()
-            with pytest.raises(TimeoutError):
-                request.acquire(0.3)
-            assert hang.fired
-            assert (request.issued, request.counters.dma_done_records) == (2, 2)
-            assert software.calls()["hipEventRecord"] - before == 3 * 2  # copied, dma_done and used, of jobs 0 and 1
-            software.release_hangs()
+            try:
+                for _ in range(2):
+                    request.acquire(30).release()
+                with pytest.raises(TimeoutError):
+                    request.acquire(0.3)
+                assert hang.fired
+                assert (request.issued, request.counters.dma_done_records) == (2, 2)
+                # copied, dma_done and used, of jobs 0 and 1
+                assert software.calls()["hipEventRecord"] - before == 3 * 2
+            finally:
+                software.release_hangs()
             for _ in range(2):
                 request.acquire(30).release()
         assert request.counters.dma_done_records == 4
