@@ -12,7 +12,7 @@ from typing import Any
 import strata
 from benchmarks.ab.memory import psutil
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "commit_here", "processor"]
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Machine:
         """Look at this machine."""
         return cls(
             system=platform.platform(),
-            processor=_processor(),
+            processor=processor(),
             processors=os.cpu_count() or 1,
             memory=int(psutil().virtual_memory().total),
             load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             python=f"{platform.python_implementation()} {platform.python_version()}",
             strata=strata.__version__,
-            commit=_commit(),
+            commit=commit_here(),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,7 +65,8 @@ class Machine:
                 f"{self.python}{load}")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -75,7 +76,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str:
+def commit_here() -> str:
     """Return the commit of the checkout that holds the package, else of the one that the command runs in."""
     package = Path(strata.__file__).parent
     for folder, file in ((package, "__init__.py"), (Path.cwd(), "strata/__init__.py")):

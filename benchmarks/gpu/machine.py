@@ -8,6 +8,8 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from benchmarks.ab.machine import commit_here, processor
+
 __all__ = ["commit", "describe"]
 
 _PACKAGES = ("strata-moe", "hip-python", "torch", "triton", "numpy", "accelerate", "diffusers", "freetoken", "flashlib")
@@ -23,12 +25,7 @@ def _output(*command: str) -> str:
 
 def commit(given: str | None) -> str:
     """The commit that was named, else the checkout's, with a mark where files differ from it."""
-    if given:
-        return given
-    head = _output("git", "rev-parse", "HEAD")
-    if not head:
-        return "unknown"
-    return head + (" with changes" if _output("git", "status", "--porcelain", "--untracked-files=no") else "")
+    return given or commit_here()
 
 
 def _version(package: str) -> str:
@@ -36,17 +33,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def describe() -> dict[str, object]:
@@ -57,7 +43,7 @@ def describe() -> dict[str, object]:
     device = dict(zip(fields, values, strict=True)) if len(values) == len(fields) else {"name": "unknown"}
     return {
         "device": device,
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
