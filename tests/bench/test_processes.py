@@ -114,3 +114,24 @@ def test_looks_at_the_memory_come_as_often_as_asked_for(hanging, monkeypatch: py
     with pytest.raises(WatchdogError, match="is available"):
         run_process(command(hanging), MemoryWatch(2**30), interval_s=0.5, timeout_s=_LIMIT_S)
     assert waits[:3] == [0.5] * 3
+
+
+def test_the_working_set_is_the_whole_familys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a child has gone, or tells nobody what it holds."""
+    def member(rss: int | Exception) -> SimpleNamespace:
+        def info() -> SimpleNamespace:
+            if isinstance(rss, Exception):
+                raise rss
+            return SimpleNamespace(rss=rss)
+
+        return SimpleNamespace(memory_info=info)
+
+    children = [member(20), member(psutil.NoSuchProcess(7)), member(psutil.AccessDenied(8)), member(300)]
+    parent = member(1)
+    parent.children = lambda *, recursive: children if recursive else children[:1]
+    monkeypatch.setattr(psutil, "Process", lambda pid: parent)
+    watch = MemoryWatch(0)
+    watch.sample(1234)
+    children.pop()
+    watch.sample(1234)
+    assert (watch.max_working_set, watch.samples) == (321, 2)

@@ -460,6 +460,13 @@ def test_batch_variables_count_with_hip_on_windows_alone(monkeypatch, platform: 
                 request.skip(2)
 
 
+def test_slots_for_lists_hold_the_largest_entry_of_any() -> None:
+    small, large = material("ds", NBYTES), material("d", 4 * NBYTES)
+    for lists in ([small.copies, large.copies], [large.copies, small.copies], iter([large.copies, small.copies])):
+        with strata.ExpertStreamer.for_copies(lists, gpu_ring=RING) as streamer:
+            assert streamer.slot_bytes == large.copies.slot_bytes > small.copies.slot_bytes
+
+
 def test_a_small_device_gives_a_small_ring(software) -> None:
     software.configure(device_memory=2**20)
     with strata.ExpertStreamer(2**15) as streamer:
