@@ -40,7 +40,7 @@ AROUND_PANELS: Mapping[str, tuple[str, Sequence[str]]] = {
     "strata/tools/": ("files and ends of commands", ("tests/tools",)),
     "strata/tools/replay/": ("replay", ("tests/replay/test_report.py", "tests/replay/test_command.py")),
     "strata/tools/selftest/": ("self-test's own", tuple(f"tests/proof/test_fixtures.py::{test}" for test in (
-        "test_values_of_the_cases", "test_fixture_that_does_nothing", "test_buffers_are_forced_pageable_on_a_device"))),
+        "test_values_of_the_cases", "test_nothing_tried_is_nothing_shown", "test_buffers_are_forced_pageable_on_a_device"))),
     "benchmarks/": ("harness", ("tests/bench",)),
     "examples/": ("example", ("tests/prefill_engine/test_command.py",)),
 }

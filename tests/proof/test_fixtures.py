@@ -95,6 +95,15 @@ def test_values_of_the_cases() -> None:
         (8, 17), ((1, 1, 1), (4, 4, 4), (8, 16, 16)), ("direct", "staged", "mixed")))
 
 
+def test_nothing_tried_is_nothing_shown() -> None:
+    outcome = Outcome("a fixture", "eager")
+    assert not outcome.ok
+    outcome.end_case("a case", [])
+    assert outcome.ok
+    outcome.end_case("another", ["a problem"])
+    assert not outcome.ok
+
+
 def test_buffers_are_forced_pageable_on_a_device(software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """strata's own allocation refuses them: the library is not asked, and nothing is left to refuse afterwards."""
     _taken_for_a_device(monkeypatch)

@@ -14,6 +14,7 @@ import pytest
 
 from strata.tools import files
 from strata.tools.files import UnsafeFolder, check_ours, private_cache, same_place, unwritable, write_json, write_whole
+from tests.support.devices import device
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="modes, owners and devices are Unix's")
 as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives files to another user")
@@ -127,36 +128,25 @@ def test_hard_links_stay_one_file(tmp_path: Path) -> None:
 
 
 @unix
-def test_a_device_stays_one() -> None:
-    """As root, a replaced /dev/null takes the machine's away: so this looks before it writes."""
-    before = os.stat(os.devnull)
-    assert stat.S_ISCHR(before.st_mode)
-    assert not files._replaceable(os.devnull, before) or os.geteuid() == 0
-    write_json(os.devnull, {"a": 1})
-    after = os.stat(os.devnull)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_device_stays_one(tmp_path: Path, linked: bool) -> None:
+    """As root, a replaced /dev/null takes the machine's away."""
+    node = path = device("null", tmp_path)
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to(node)
+    before = os.stat(node)
+    assert unwritable("--json", path) is None
+    write_json(path, {"a": 1})
+    after = os.stat(node)
     assert (stat.S_ISCHR(after.st_mode), after.st_rdev, after.st_ino) == (True, before.st_rdev, before.st_ino)
+    assert path.is_symlink() == linked
 
 
 @unix
-@as_root
-def test_a_device_node_and_a_link_to_one(tmp_path: Path) -> None:
-    node, link = tmp_path / "null", tmp_path / "link"
-    try:
-        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    except PermissionError:
-        pytest.skip("no device nodes here")
-    link.symlink_to(node)
-    for path in (node, link):
-        write_whole(path, "text")
-        assert stat.S_ISCHR(os.stat(node).st_mode)
-        assert link.is_symlink()
-        assert unwritable("--json", path) is None
-
-
-@unix
-def test_a_full_device_is_an_error_of_writing() -> None:
+def test_a_full_device_is_an_error_of_writing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as raised:
-        write_whole("/dev/full", "x" * 100_000)
+        write_whole(device("full", tmp_path), "x" * 100_000)
     assert raised.value.errno == errno.ENOSPC
 
 
@@ -225,7 +215,7 @@ def test_two_names_of_one_place(tmp_path: Path) -> None:
     assert same_place(tmp_path / "link", tmp_path / "file")
     assert same_place(tmp_path / "new", f"{tmp_path}/./new")
     assert not same_place(tmp_path / "new", tmp_path / "file")
-    assert not same_place(os.devnull, os.devnull)  # takes both
+    assert not same_place(os.devnull, os.devnull)  # takes both; nothing is written here
 
 
 # --- the private cache ------------------------------------------------------------------------------------------------
