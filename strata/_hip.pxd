@@ -56,6 +56,10 @@ cdef enum:
     MEMORY_MANAGED = 3
     PAGE_BYTES = 4096  # the least that a runtime page-locks
 
+# Python functions that are queued on streams: see `_hip.pyx`.
+cdef void host_functions_pending(int change) noexcept nogil
+cdef bint gil_is_wanted() noexcept nogil
+
 cdef int get_device_count(int* count) noexcept nogil
 cdef int get_device(int* device) noexcept nogil
 cdef int set_device(int device) noexcept nogil
@@ -93,6 +97,7 @@ cdef void clear_last_error() noexcept nogil
 cdef const char* call_name(int call) noexcept nogil
 
 # What the runtime could not do without, checked at every public entrance.
+cpdef int refuse_child() except -1
 cdef int check_usable() except -1
 cdef bint forked() noexcept nogil
 cdef void abandon(object owners)

@@ -7,9 +7,11 @@ chooses the runtime, before any other thread exists; a missing library or symbol
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
+from libcpp.atomic cimport atomic, memory_order_relaxed
 
 from rocm.bindings cimport cyhip
 
+import contextlib
 import os
 import sys
 
@@ -35,19 +37,28 @@ cdef const char* call_name(int call) noexcept nogil:
 # --- state of the process -------------------------------------------------------------------------
 
 cdef bint _loaded = False
+cdef bint _choosing = False
 cdef bint _forked = False
 cdef bint _abandoned = False
 cdef bint _has_batch = False
-_library = None        # path of the library that the bindings opened
+cdef atomic[int] _host_functions
+_bound = None          # path of the library that the bindings have opened for strata, also where it was of no use then
+_library = None        # the same, once it is the runtime of this process
 _name = None           # rocm, software or cuda
 
 
-cdef int check_usable() except -1:
-    """Refuse any use in a process that was forked after HIP was first used; choose a runtime if none is."""
+cpdef int refuse_child() except -1:
+    """Raise in the child of a fork that came after the first use of HIP, or in the midst of it."""
     if _forked:
         raise StrataError(
             "strata was used before this process was forked; HIP does not survive a fork: start the "
             "process with the 'spawn' method, or fork before the first use of strata")
+    return 0
+
+
+cdef int check_usable() except -1:
+    """Refuse any use in a process that was forked after HIP was first used; choose a runtime if none is."""
+    refuse_child()
     if not _loaded:
         from strata import runtime
         runtime.ensure()
@@ -56,6 +67,21 @@ cdef int check_usable() except -1:
 
 cdef bint forked() noexcept nogil:
     return _forked
+
+
+cdef void host_functions_pending(int change) noexcept nogil:
+    """A Python function was queued on a stream (1), or will need the GIL no more (-1)."""
+    _host_functions.fetch_add(change)
+
+
+cdef bint gil_is_wanted() noexcept nogil:
+    """Whether a Python function of strata's is queued on any stream.
+
+    A driver may hold a call until earlier work is done: where a stream holds no more operations, or under a lock
+    that such a call has. With the GIL held, that function could not run, and neither thread would go on. Only with
+    the GIL is one queued: who holds it and hears *no* may call the driver without giving it up.
+    """
+    return _host_functions.load(memory_order_relaxed) != 0
 
 
 cdef void abandon(object owners):
@@ -75,11 +101,22 @@ cdef object runtime_name():
 
 def _mark_forked():
     global _forked
-    _forked = _loaded
+    _forked = _forked or _loaded or _choosing
 
 
 if hasattr(os, "register_at_fork"):   # Windows has no fork
     os.register_at_fork(after_in_child=_mark_forked)
+
+
+@contextlib.contextmanager
+def choosing():
+    """While a library is looked for, asked and opened: a child that is forked meanwhile has half of it."""
+    global _choosing
+    _choosing = True
+    try:
+        yield
+    finally:
+        _choosing = False
 
 
 def is_forked():
@@ -308,9 +345,10 @@ def load(str name, str path):
     StrataError
         If the bindings were used before and hold another library.
     RuntimeNotFound
-        If the library has no device, or lacks a symbol that strata needs; the symbol is named.
+        If the library has no device, or lacks a symbol that strata needs; the symbol is named. The same library may be
+        tried again.
     """
-    global _loaded, _name, _library
+    global _loaded, _name, _library, _bound
     from rocm.bindings.util import paths
 
     cdef int count = 0
@@ -334,20 +372,26 @@ def load(str name, str path):
         status = HIP_INVALID_VALUE
     finally:
         paths.get_library_path = original
-    if not asked:
+    if asked:
+        _bound = path
+    elif _bound is not None and _bound != path:
+        raise StrataError(
+            f"strata tried {_bound} before, which was of no use then, and hip-python's bindings keep the library that "
+            f"they have opened: the {name} runtime ({path}) takes another process")
+    elif _bound is None:
         raise StrataError(
             f"HIP was used through hip-python's bindings before strata chose its runtime ({name}): the "
             "bindings open one library for good. Choose first, with strata.runtime.use() or "
             "STRATA_HIP_RUNTIME, then use HIP")
     if problem is not None:
         raise RuntimeNotFound(f"the {name} runtime ({path}) does not open: {problem}")
-    _library = path
     if status != HIP_SUCCESS or count < 1:
         clear_last_error()
         raise RuntimeNotFound(
             f"the {name} runtime ({path}) has no device: hipGetDeviceCount gave status {status}, "
             f"{count} device(s)")
     _resolve_symbols(name)
+    _library = path
     _name = name
     _loaded = True
 
@@ -418,48 +462,90 @@ def _resolve_symbols(name_of_runtime):
     if not missing:
         cyhip.hipGetLastError()
         return
-    raise RuntimeNotFound(f"the {name_of_runtime} runtime ({_library}) lacks a symbol that strata needs: {missing[0]}")
+    raise RuntimeNotFound(f"the {name_of_runtime} runtime ({_bound}) lacks a symbol that strata needs: {missing[0]}")
 
 
 # --- the same calls for Python callers: set-up, tools and tests --------------------------------------
+#
+# None keeps the GIL, which a Python function on a stream may need before the driver lets the call return.
+
+cdef int _do(int call, int (*function)(uintptr_t) noexcept nogil, uintptr_t handle) except -1:
+    cdef int status
+    check_usable()
+    with nogil:
+        status = function(handle)
+    return raise_status(call, status)
+
+
+cdef int _undo(int call, int (*function)(uintptr_t) noexcept nogil, uintptr_t handle) except -1:
+    """Silent in a forked child and once the device was given up."""
+    cdef int status
+    if _forked or _abandoned:
+        return 0
+    with nogil:
+        status = function(handle)
+    return raise_status(call, status)
+
+
+cdef int _queue(int call, int (*function)(uintptr_t, uintptr_t) noexcept nogil, uintptr_t one, uintptr_t other) except -1:
+    cdef int status
+    check_usable()
+    with nogil:
+        status = function(one, other)
+    return raise_status(call, status)
+
 
 def device_count():
     """Number of devices of the chosen runtime."""
     cdef int count = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_GET_DEVICE_COUNT, get_device_count(&count))
+    with nogil:
+        status = get_device_count(&count)
+    raise_status(CALL_GET_DEVICE_COUNT, status)
     return count
 
 
 def current_device():
     """The calling thread's current device."""
     cdef int device = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_GET_DEVICE, get_device(&device))
+    with nogil:
+        status = get_device(&device)
+    raise_status(CALL_GET_DEVICE, status)
     return device
 
 
 def use_device(int device):
     """Make `device` the calling thread's current one."""
+    cdef int status
     check_usable()
-    raise_status(CALL_SET_DEVICE, set_device(device))
+    with nogil:
+        status = set_device(device)
+    raise_status(CALL_SET_DEVICE, status)
 
 
 def device_name(int device):
     """HIP's name of a device."""
     cdef char name[256]
+    cdef int status
     check_usable()
     memset(name, 0, sizeof(name))
-    raise_status(CALL_GET_DEVICE, <int>cyhip.hipDeviceGetName(name, sizeof(name) - 1, device))
+    with nogil:
+        status = <int>cyhip.hipDeviceGetName(name, sizeof(name) - 1, device)
+    raise_status(CALL_GET_DEVICE, status)
     return (<bytes>name).decode(errors="replace")
 
 
 def device_is_integrated(int device):
     """Whether the device shares the host's memory."""
     cdef int value = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_GET_DEVICE,
-                 <int>cyhip.hipDeviceGetAttribute(&value, cyhip.hipDeviceAttributeIntegrated, device))
+    with nogil:
+        status = <int>cyhip.hipDeviceGetAttribute(&value, cyhip.hipDeviceAttributeIntegrated, device)
+    raise_status(CALL_GET_DEVICE, status)
     return bool(value)
 
 
@@ -468,8 +554,9 @@ def versions():
     cdef int runtime = 0
     cdef int driver = 0
     check_usable()
-    cyhip.hipRuntimeGetVersion(&runtime)
-    cyhip.hipDriverGetVersion(&driver)
+    with nogil:
+        cyhip.hipRuntimeGetVersion(&runtime)
+        cyhip.hipDriverGetVersion(&driver)
     return runtime, driver
 
 
@@ -477,8 +564,11 @@ def memory_info():
     """``(free, total)`` bytes of the current device."""
     cdef size_t nfree = 0
     cdef size_t ntotal = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_MEM_GET_INFO, mem_get_info(&nfree, &ntotal))
+    with nogil:
+        status = mem_get_info(&nfree, &ntotal)
+    raise_status(CALL_MEM_GET_INFO, status)
     return nfree, ntotal
 
 
@@ -515,8 +605,13 @@ def memory_type(address):
     cdef int kind = 0
     cdef int device = -1
     cdef int status
+    cdef uintptr_t asked = address
     check_usable()
-    status = pointer_attributes(<uintptr_t>address, &kind, &device)
+    if gil_is_wanted():
+        with nogil:
+            status = pointer_attributes(asked, &kind, &device)
+    else:               # asked of many addresses in a row: beside a busy thread, giving the GIL up takes 5 ms
+        status = pointer_attributes(asked, &kind, &device)
     if status != HIP_SUCCESS and _says_foreign(status):
         clear_last_error()
         return 0, -1
@@ -537,12 +632,7 @@ def pinned_alloc(size_t nbytes):
 
 def pinned_free(uintptr_t address):
     """Free what `pinned_alloc` gave. Silent in a forked child and once the device was given up."""
-    cdef int status
-    if _forked or _abandoned:
-        return
-    with nogil:
-        status = host_free(address)
-    raise_status(CALL_HOST_FREE, status)
+    _undo(CALL_HOST_FREE, host_free, address)
 
 
 def host_register(uintptr_t address, size_t nbytes):
@@ -577,39 +667,28 @@ def malloc(size_t nbytes):
 
 def free(uintptr_t address):
     """Free device memory."""
-    cdef int status
-    if _forked or _abandoned:
-        return
-    with nogil:
-        status = device_free(address)
-    raise_status(CALL_FREE, status)
+    _undo(CALL_FREE, device_free, address)
 
 
 def create_stream():
     """A new non-blocking stream, as an int."""
     cdef uintptr_t stream = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_STREAM_CREATE, stream_create(&stream))
+    with nogil:
+        status = stream_create(&stream)
+    raise_status(CALL_STREAM_CREATE, status)
     return stream
 
 
 def destroy_stream(uintptr_t stream):
     """Destroy a stream; its pending work still runs."""
-    cdef int status
-    if _forked or _abandoned:
-        return
-    with nogil:
-        status = stream_destroy(stream)
-    raise_status(CALL_STREAM_DESTROY, status)
+    _undo(CALL_STREAM_DESTROY, stream_destroy, stream)
 
 
 def synchronize_stream(uintptr_t stream):
     """Block until everything queued on the stream is done."""
-    cdef int status
-    check_usable()
-    with nogil:
-        status = stream_synchronize(stream)
-    raise_status(CALL_STREAM_SYNCHRONIZE, status)
+    _do(CALL_STREAM_SYNCHRONIZE, stream_synchronize, stream)
 
 
 def stream_device(uintptr_t stream, name="stream"):
@@ -621,28 +700,27 @@ def stream_device(uintptr_t stream, name="stream"):
 def create_event(bint timed=False, bint blocking_sync=True):
     """A new event, as an int."""
     cdef uintptr_t event = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_EVENT_CREATE, event_create(&event, timed, blocking_sync))
+    with nogil:
+        status = event_create(&event, timed, blocking_sync)
+    raise_status(CALL_EVENT_CREATE, status)
     return event
 
 
 def destroy_event(uintptr_t event):
     """Destroy an event."""
-    if _forked or _abandoned:
-        return
-    raise_status(CALL_EVENT_DESTROY, event_destroy(event))
+    _undo(CALL_EVENT_DESTROY, event_destroy, event)
 
 
 def record_event(uintptr_t event, uintptr_t stream):
     """Record an event on a stream."""
-    check_usable()
-    raise_status(CALL_EVENT_RECORD, event_record(event, stream))
+    _queue(CALL_EVENT_RECORD, event_record, event, stream)
 
 
 def wait_event(uintptr_t stream, uintptr_t event):
     """Make a stream wait for the event's latest record."""
-    check_usable()
-    raise_status(CALL_STREAM_WAIT_EVENT, stream_wait_event(stream, event))
+    _queue(CALL_STREAM_WAIT_EVENT, stream_wait_event, stream, event)
 
 
 def query_event(uintptr_t event):
@@ -660,18 +738,17 @@ def query_event(uintptr_t event):
 
 def synchronize_event(uintptr_t event):
     """Block until the work before the event's latest record is done."""
-    cdef int status
-    check_usable()
-    with nogil:
-        status = event_synchronize(event)
-    raise_status(CALL_EVENT_SYNCHRONIZE, status)
+    _do(CALL_EVENT_SYNCHRONIZE, event_synchronize, event)
 
 
 def elapsed_ms(uintptr_t start, uintptr_t stop):
     """Milliseconds between two timed events that are done."""
     cdef float milliseconds = 0
+    cdef int status
     check_usable()
-    raise_status(CALL_EVENT_ELAPSED_TIME, event_elapsed_ms(&milliseconds, start, stop))
+    with nogil:
+        status = event_elapsed_ms(&milliseconds, start, stop)
+    raise_status(CALL_EVENT_ELAPSED_TIME, status)
     return milliseconds
 
 
@@ -700,6 +777,11 @@ def memset_async(uintptr_t dst, int value, size_t nbytes, uintptr_t stream):
     with nogil:
         status = <int>cyhip.hipMemsetAsync(<void*>dst, value, nbytes, <cyhip.hipStream_t>stream)
     raise_status(CALL_MEMSET_ASYNC, status)
+
+
+def pending_host_functions():
+    """How many Python functions of strata's are queued on streams or run."""
+    return _host_functions.load(memory_order_relaxed)
 
 
 def last_error():

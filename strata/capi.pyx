@@ -9,7 +9,7 @@ from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, AcquiredS
                                      pipeline_extend, pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
 from strata.engine.request cimport Request
-from strata.engine.threads cimport now_ns
+from strata.engine.threads cimport now_ns, time_waited
 
 cdef enum:
     SLICE_NS = 20000000
@@ -21,12 +21,16 @@ cdef strata_request request_handle(object request) except NULL:
     return <strata_request>(<Request>request).pipeline()
 
 
-cdef int _wait(Pipeline* p, int64_t deadline) noexcept nogil:
-    """Until the next entry is published, in slices: a thread that has ended is noticed."""
-    cdef int64_t left = INT64_MAX if deadline < 0 else deadline - now_ns()
-    if left <= 0:
+cdef int _wait(Pipeline* p, int64_t* left) noexcept nogil:
+    """Until the next entry is published, in slices: a thread that has ended is noticed, and a process that was stopped
+    has waited for one slice. `left` gets less by what was waited; negative: there is no end."""
+    cdef int64_t pause = SLICE_NS if left[0] < 0 else min(left[0], <int64_t>SLICE_NS)
+    cdef int64_t began = now_ns()
+    if pause == 0:
         return STRATA_BUSY
-    pipeline_wait_published(p, min(left, <int64_t>SLICE_NS))
+    pipeline_wait_published(p, pause)
+    if left[0] > 0:
+        left[0] = max(<int64_t>0, left[0] - time_waited(began, pause))
     if p.issuer.exited.load(memory_order_acquire):
         p.broken = True
         return STRATA_HUNG
@@ -35,13 +39,11 @@ cdef int _wait(Pipeline* p, int64_t deadline) noexcept nogil:
 
 cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
-    cdef int64_t deadline
     cdef int step = pipeline_acquire(p, <AcquiredSlot*>out)
     if step != STEP_BUSY:
         return step
-    deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
     while step == STEP_BUSY:
-        step = _wait(p, deadline)
+        step = _wait(p, &timeout_ns)
         if step == STRATA_OK:
             step = pipeline_acquire(p, <AcquiredSlot*>out)
         else:
@@ -55,13 +57,11 @@ cdef int release(strata_request request, int64_t entry) noexcept nogil:
 
 cdef int acquire_span(strata_request request, int64_t limit, strata_span* out, int64_t timeout_ns) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
-    cdef int64_t deadline
     cdef int step = pipeline_acquire_span(p, limit, <AcquiredSpan*>out)
     if step != STEP_BUSY:
         return step
-    deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
     while step == STEP_BUSY:
-        step = _wait(p, deadline)
+        step = _wait(p, &timeout_ns)
         if step != STRATA_OK:
             return step
         step = pipeline_acquire_span(p, limit, <AcquiredSpan*>out)
@@ -92,7 +92,6 @@ cdef int flush(strata_request request) noexcept nogil:
 
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
-    cdef int64_t deadline = -1 if timeout_ns < 0 else now_ns() + timeout_ns
     cdef int step
     if n < 0:
         return STRATA_INVALID
@@ -104,7 +103,7 @@ cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept no
             n -= 1
             continue
         if step == STEP_BUSY:
-            step = _wait(p, deadline)
+            step = _wait(p, &timeout_ns)
         if step != STEP_OK:
             return step
     return STRATA_OK

@@ -12,12 +12,12 @@ import operator
 import os
 import re
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ._process_lock import ProcessLock
 from .errors import SettingsError
 
 __all__ = [
@@ -54,7 +54,7 @@ _BATCH_VARIABLES = {
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}\Z", re.ASCII)
 
 _log = logging.getLogger("strata")
-_ignored_lock = threading.Lock()
+_ignored_lock = ProcessLock()
 _ignored_logged = False
 
 

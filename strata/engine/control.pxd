@@ -34,7 +34,7 @@ cdef struct Control:
     Failure failure
     Watermark* watched[MAX_WATCHED]
     size_t watched_count[MAX_WATCHED]
-    int n_watched
+    atomic[int] n_watched    # only grows, once what it counts is written: cancel() may come from any thread
 
 cdef void control_watch(Control* control, Watermark* first, size_t count) noexcept nogil
 cdef void control_reset(Control* control) noexcept nogil

@@ -1,17 +1,18 @@
 """Stopping together: a flag that every wait of a streamer's threads looks at, and who raised it first."""
 from libc.stdint cimport int64_t, uintptr_t
-from libcpp.atomic cimport memory_order_acq_rel, memory_order_release, memory_order_relaxed
+from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_release, memory_order_relaxed
 
 from strata cimport _hip
 from strata.engine.threads cimport Watermark
 
 
 cdef void control_watch(Control* control, Watermark* first, size_t count) noexcept nogil:
-    """Have a stop wake whoever waits on these watermarks."""
-    if control.n_watched < MAX_WATCHED:
-        control.watched[control.n_watched] = first
-        control.watched_count[control.n_watched] = count
-        control.n_watched += 1
+    """Have a stop wake whoever waits on these watermarks, which live as long as the control. One thread at a time."""
+    cdef int n = control.n_watched.load(memory_order_relaxed)
+    if n < MAX_WATCHED:
+        control.watched[n] = first
+        control.watched_count[n] = count
+        control.n_watched.store(n + 1, memory_order_release)
 
 
 cdef void control_reset(Control* control) noexcept nogil:
@@ -25,7 +26,7 @@ cdef void control_reset(Control* control) noexcept nogil:
 cdef void _wake_all(Control* control) noexcept nogil:
     cdef int k
     cdef size_t j
-    for k in range(control.n_watched):
+    for k in range(control.n_watched.load(memory_order_acquire)):
         for j in range(control.watched_count[k]):
             control.watched[k][j].wake()
 

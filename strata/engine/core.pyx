@@ -16,7 +16,6 @@ from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_F
 from strata.engine.pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
                                      pipeline_new, pipeline_open, pipeline_progress)
 from strata.engine.teardown cimport pipeline_close
-from strata.engine.threads cimport now_ns
 
 from strata.counters import Counters
 from strata.errors import StallError, StrataError
@@ -107,6 +106,7 @@ cdef class StreamerCore:
         self.p = NULL
         self.owners = []
         self.busy = False
+        self.counting = False
 
     def __init__(self, int64_t slot_bytes, int64_t gpu_ring, int64_t host_ring, int workers, int device,
                  copy_stream, compute_stream, bint own_slots, bint timing, stall_timeout, bint group_submission):
@@ -116,6 +116,7 @@ cdef class StreamerCore:
         cdef bint make_compute = compute_stream is None
         cdef int step
         cdef int count = 0
+        cdef int status
         _hip.check_usable()
         self.slot_bytes = slot_bytes
         self.gpu_ring = gpu_ring
@@ -123,7 +124,9 @@ cdef class StreamerCore:
         memset(self.totals, 0, sizeof(self.totals))
         # 0 means that there is none: the shortest is a nanosecond.
         self.stall_ns = 0 if stall_timeout is None else max(1, nanoseconds(stall_timeout))
-        _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, _hip.get_device_count(&count))
+        with nogil:
+            status = _hip.get_device_count(&count)
+        _hip.raise_status(_hip.CALL_GET_DEVICE_COUNT, status)
         self.p = pipeline_new()
         if self.p == NULL:
             raise MemoryError("no memory for a streamer")
@@ -269,8 +272,9 @@ cdef class StreamerCore:
         """Counters of all requests so far, the running one included."""
         cdef int64_t[N_COUNTERS] now
         cdef int k
+        _hip.refuse_child()
         memset(now, 0, sizeof(now))
-        if self.p != NULL and self.p.running:
+        if self.p != NULL and self.counting:
             read_counters(&self.p.counters, now)
         for k in range(N_COUNTERS):
             now[k] += self.totals[k]
@@ -300,14 +304,16 @@ cdef class StreamerCore:
             parts += worker_states(p.host)
         return "; ".join(parts)
 
-    cdef int watch_stall(self, int64_t* progress, int64_t* moved, object waiting_for) except -1:
-        """Raise once nothing has moved for as long as the caller allows a wait without progress."""
-        cdef int64_t now = now_ns()
+    cdef int watch_stall(self, int64_t* progress, int64_t* unmoved, int64_t waited, object waiting_for) except -1:
+        """After a wait: raise once nothing has moved for as long as the caller allows. What is counted is time waited,
+        not what the clock says: a process that was stopped meanwhile is no stall."""
         cdef int64_t current = pipeline_progress(self.p)
         if current != progress[0]:
             progress[0] = current
-            moved[0] = now
-        elif now - moved[0] >= self.stall_ns:
+            unmoved[0] = 0
+            return 0
+        unmoved[0] += waited
+        if unmoved[0] >= self.stall_ns:
             raise StallError(f"{waiting_for} and nothing moved for {self.stall_ns * 1e-9:g} s: {self.thread_states()}")
         return 0
 

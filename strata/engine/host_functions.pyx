@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport atomic
 
 from strata cimport _hip
-from strata.engine.clock cimport now_ns, pause_briefly
+from strata.engine.clock cimport now_ns, pause_briefly, time_waited
 
 import atexit
 import sys
@@ -33,18 +33,22 @@ cdef void _host_function(void* argument) noexcept nogil:
     if not _stopped.load():
         _call_python(argument)
     _running.fetch_sub(1)
+    _hip.host_functions_pending(-1)
 
 
 @atexit.register
 def _stop():
     """Before the interpreter finalizes: let running functions end, start no others. Bounded."""
-    cdef int64_t deadline = now_ns() + 5000000000
+    cdef int64_t left = 5000000000
+    cdef int64_t began
     if _hip.forked():
         return
     _stopped.store(1)
     with nogil:
-        while _running.load() != 0 and now_ns() < deadline:
+        while _running.load() != 0 and left > 0:
+            began = now_ns()
             pause_briefly()
+            left -= time_waited(began, 100000)
 
 
 def launch_host(uintptr_t stream, function):
@@ -55,8 +59,10 @@ def launch_host(uintptr_t stream, function):
     if not callable(function):
         raise TypeError(f"function is {function!r}; a callable is wanted")
     Py_INCREF(function)
+    _hip.host_functions_pending(1)
     with nogil:                 # a schedule may run the function before the call returns
         status = _hip.launch_host_func(stream, _host_function, argument)
     if status != _hip.HIP_SUCCESS:
+        _hip.host_functions_pending(-1)
         Py_DECREF(function)
     _hip.raise_status(_hip.CALL_LAUNCH_HOST_FUNC, status)

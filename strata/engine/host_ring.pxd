@@ -66,6 +66,7 @@ cdef struct HostRing:
     Condition idle
     int n_workers
     Worker* workers
+    bint started
 
 cdef HostRing* host_ring_new(int64_t size, int64_t buffer_bytes, int n_workers, int device, Control* control,
                              CounterBlock* counters) noexcept nogil

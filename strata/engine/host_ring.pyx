@@ -21,7 +21,7 @@ from strata.engine.command cimport Command, entry_span
 from strata.engine.files cimport SourceFile, read_at
 from strata._planner cimport ownership_end
 from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns,
-                                    thread_start)
+                                    thread_start, time_waited)
 
 cdef extern from *:
     """
@@ -77,16 +77,30 @@ cdef HostRing* host_ring_new(int64_t size, int64_t buffer_bytes, int n_workers, 
 
 
 cdef bint host_ring_start_workers(HostRing* ring) noexcept nogil:
-    """Start the threads. False where the system gives none; those already started are ended by delete."""
+    """Start the threads, once. False where the system gives none: those already started are ended, and the ring is as
+    it was before."""
     cdef int w
+    if ring.started:
+        return True
     for w in range(ring.n_workers):
         ring.workers[w].ring = ring
         ring.workers[w].index = w
         ring.workers[w].generation = -1
+        ring.workers[w].exited.store(0, memory_order_relaxed)
         if not thread_start(&ring.workers[w].thread, "worker", w, _worker_main, &ring.workers[w]):
-            ring.n_workers = w
+            _end_workers(ring)
+            ring.shutdown.store(0, memory_order_release)
             return False
+    ring.started = True
     return True
+
+
+cdef void _end_workers(HostRing* ring) noexcept nogil:
+    cdef int w
+    ring.shutdown.store(1, memory_order_release)
+    ring.work.notify()
+    for w in range(ring.n_workers):
+        ring.workers[w].thread.join()
 
 
 cdef void _free_buffers(HostRing* ring) noexcept nogil:
@@ -112,15 +126,15 @@ cdef void host_ring_delete(HostRing* ring, bint leak) noexcept nogil:
     cdef int w
     if ring == NULL:
         return
-    ring.shutdown.store(1, memory_order_release)
-    ring.work.notify()
     if leak:
+        ring.shutdown.store(1, memory_order_release)
+        ring.work.notify()
         for w in range(ring.n_workers):
             ring.workers[w].thread.detach()
         return
     if ring.workers != NULL:
+        _end_workers(ring)
         for w in range(ring.n_workers):
-            ring.workers[w].thread.join()
             if ring.workers[w].bounce != NULL:
                 strata_page_free(ring.workers[w].bounce)
     if ring.buffers != NULL and ring.dma_done != NULL and not ring.broken:
@@ -247,7 +261,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
     no driver call is made that could block, and `HOST_RING_HUNG` is returned when it is over.
     """
     cdef int64_t last, end
-    cdef int64_t deadline = kForever if patience_ns == kForever else now_ns() + patience_ns
+    cdef bint patient = patience_ns == kForever
     cdef int status = _hip.HIP_SUCCESS
     cdef int first
     if ring.finished:
@@ -267,7 +281,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
             else:
                 add(ring.counters.fence_errors, 1)
         last = (end - 1) % ring.size
-    if not _wait_for_workers(ring, deadline):
+    if not _wait_for_workers(ring, &patience_ns):
         call[0] = _hip.CALL_EVENT_SYNCHRONIZE
         ring.broken = True
         return HOST_RING_HUNG
@@ -275,7 +289,7 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
         return _hip.HIP_SUCCESS
     if status == _hip.HIP_SUCCESS:
         call[0] = _hip.CALL_EVENT_SYNCHRONIZE if patience_ns == kForever else _hip.CALL_EVENT_QUERY
-        status = _wait_for_event(ring, ring.dma_done[last], deadline)
+        status = _wait_for_event(ring, ring.dma_done[last], patient, patience_ns)
     if status == HOST_RING_HUNG:
         ring.broken = True
     elif status != _hip.HIP_SUCCESS:
@@ -289,11 +303,14 @@ cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexce
     return status
 
 
-cdef bint _wait_for_workers(HostRing* ring, int64_t deadline) noexcept nogil:
+cdef bint _wait_for_workers(HostRing* ring, int64_t* patience_ns) noexcept nogil:
+    """False once as much was waited as the patience allows; it gets less by what was waited."""
     cdef uint64_t seen
+    cdef int64_t began
     while ring.active.load(memory_order_acquire) != 0:
-        if now_ns() >= deadline:
+        if patience_ns[0] <= 0:
             return False
+        began = now_ns()
         # Claimed jobs that will never be submitted are dropped. A worker may still claim one after this look.
         if ring.claimed.load(memory_order_acquire) > ring.submitted:
             control_stop(ring.control)
@@ -302,25 +319,29 @@ cdef bint _wait_for_workers(HostRing* ring, int64_t deadline) noexcept nogil:
             ring.idle.cancel()
             break
         ring.idle.wait(seen, LOOK_AGAIN_NS)
+        patience_ns[0] -= time_waited(began, LOOK_AGAIN_NS)
     _hip.announce_acquire(&ring.idle)
     return True
 
 
-cdef int _wait_for_event(HostRing* ring, uintptr_t event, int64_t deadline) noexcept nogil:
+cdef int _wait_for_event(HostRing* ring, uintptr_t event, bint patient, int64_t patience_ns) noexcept nogil:
     cdef uint64_t seen
+    cdef int64_t began
     cdef int64_t pause = 20000
     cdef int status
-    if deadline == kForever:
+    if patient:
         return _hip.event_synchronize(event)
     while True:
         status = _hip.event_query(event)
         if status != _hip.HIP_NOT_READY:
             return status
         _hip.clear_last_error()
-        if now_ns() >= deadline:
+        if patience_ns <= 0:
             return HOST_RING_HUNG
+        began = now_ns()
         seen = ring.idle.prepare()           # nobody notifies it now: a pause
         ring.idle.wait(seen, pause)
+        patience_ns -= time_waited(began, pause)
         pause = min(pause + pause // 2, <int64_t>LOOK_AGAIN_NS // 5)
 
 

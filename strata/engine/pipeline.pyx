@@ -13,7 +13,7 @@ from strata.engine.control cimport WHO_ENGINE, control_cancel, control_fail, con
 from strata.engine.counters cimport add, clear_counters
 from strata.engine.command cimport COMMAND_ENTRIES, Command, Rows
 from strata.engine.gpu_ring cimport gpu_ring_forget_uses, gpu_ring_init, gpu_ring_measure
-from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_delete, host_ring_new,
+from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_new,
                                       host_ring_start_workers)
 from strata.engine.issuer cimport issuer_submit, issuer_start
 from strata._planner cimport plan_copy_groups
@@ -225,7 +225,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     p.cursor = NULL
     p.oldest = NULL
     memset(p.held, 0, p.ring.size)
-    if p.host != NULL:
+    if p.host != NULL and p.host.started:
         host_ring_begin(p.host, limits.stage_batch, p.timing)
     p.generation += 1
     p.running = True
@@ -291,13 +291,15 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
     cdef int call = 0
     if p.host == NULL:
         p.host = host_ring_new(p.host_ring_size, p.ring.slot_bytes, p.n_workers, p.device, &p.control, &p.counters)
-        if p.host == NULL or not host_ring_start_workers(p.host):
-            host_ring_delete(p.host, False)
-            p.host = NULL
-            p.control.n_watched = 2              # the ring's watermarks are gone
+        if p.host == NULL:
             p.wanted = 0
             return STEP_NO_MEMORY
         p.issuer.host = p.host
+    if not p.host.started:
+        # Where that fails the ring stays for the next try: cancel() may be waking whoever waits in it.
+        if not host_ring_start_workers(p.host):
+            p.wanted = 0
+            return STEP_NO_MEMORY
         host_ring_begin(p.host, p.limits.stage_batch, p.timing)
     if not p.host.allocated:
         status = pipeline_enter(p, &restore, &call)
@@ -412,7 +414,7 @@ cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexce
         p.cursor = command
         p.oldest = command
     pipeline_submit(p, command)
-    if p.host != NULL:
+    if p.host != NULL and p.host.started:
         host_ring_append(p.host, command)
     return STEP_OK
 

@@ -14,7 +14,8 @@ import weakref
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
 from strata.engine.command cimport Rows
-from strata.engine.core cimport StreamerCore, as_counters, cause_error, nanoseconds, rows_of
+from strata.engine.core cimport (PyThreadState, StreamerCore, as_counters, cause_error, let_python_run, nanoseconds,
+                                 python_has_run, rows_of)
 from strata.engine.counters cimport N_COUNTERS, read_counters
 from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_flush,
                                         pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_skip)
@@ -26,7 +27,7 @@ from strata.engine.slot cimport new_slot
 from strata.engine.span cimport Span
 from strata._planner cimport PlanLimits
 from strata.engine.teardown cimport pipeline_abort, pipeline_finish
-from strata.engine.threads cimport now_ns
+from strata.engine.threads cimport now_ns, time_waited
 
 import numpy as np
 
@@ -44,6 +45,8 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     cdef PlanLimits plan
     cdef uintptr_t[::1] slots
     cdef const uintptr_t* slot_pointer = NULL
+    cdef Pipeline* p
+    cdef PyThreadState* state
     cdef int step
     cdef Request request
     core.check_open()
@@ -69,15 +72,19 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     request.ended = "it has not begun"
     current, last = weakref.ref(request), core.current
     # From here to the end of the request's beginning nothing is Python, and no object is made or let go: no signal
-    # handler, no collector and no other thread comes in between.
+    # handler and no collector comes in between, and no other thread, for which the streamer is in use.
     core.check_open()
     if core.p.running:
         raise StrataError("a request of this streamer is still running: finish() or abort() it first")
-    step = pipeline_begin(core.p, &plan, slot_pointer, compute_stream)
+    p = core.p
+    state = let_python_run(core)
+    step = pipeline_begin(p, &plan, slot_pointer, compute_stream)
+    python_has_run(core, state)
     if step != STEP_OK:
         raise core.setup_problem(step)
-    request.generation = core.p.generation
+    request.generation = p.generation
     request.ended = None
+    core.counting = True
     core.current = current
     last = None
     if copies is not None:
@@ -110,6 +117,7 @@ cdef class Request(Running):
         raise TypeError("a Request is made by ExpertStreamer.begin()")
 
     def __len__(self):
+        _hip.refuse_child()
         return self.core.p.length if self.ended is None and self.core.p != NULL else self.final_length
 
     @property
@@ -120,6 +128,7 @@ cdef class Request(Running):
     @property
     def issued(self):
         """Entries whose completion is recorded: the engine may queue waits on them."""
+        _hip.refuse_child()
         if self.ended is None and self.core.p != NULL:
             return self.core.p.issuer.issued.get()
         return self.final_issued
@@ -127,6 +136,7 @@ cdef class Request(Running):
     @property
     def consumed(self):
         """Entries whose `used` record is submitted."""
+        _hip.refuse_child()
         if self.ended is None and self.core.p != NULL:
             return self.core.p.issuer.consumed.get()
         return self.final_consumed
@@ -134,6 +144,7 @@ cdef class Request(Running):
     @property
     def released(self):
         """Entries that were given back or passed; `consumed` follows, where several share a record."""
+        _hip.refuse_child()
         if self.ended is None and self.core.p != NULL:
             return self.core.p.released
         return self.final_released
@@ -142,6 +153,7 @@ cdef class Request(Running):
     def counters(self):
         """A snapshot of the request's counters; the final ones once it is over."""
         cdef int64_t[N_COUNTERS] now
+        _hip.refuse_child()
         if self.ended is None and self.core.p != NULL:
             read_counters(&self.core.p.counters, now)
             return as_counters(now)
@@ -155,7 +167,8 @@ cdef class Request(Running):
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for publication. Default: without end (but see `stall_timeout`).
+            Seconds to wait for publication. Default: without end (but see `stall_timeout`). Only time in which strata
+            could run is counted, not such in which the process was stopped.
 
         Returns
         -------
@@ -176,17 +189,23 @@ cdef class Request(Running):
         HipError
             The first cause, if a HIP call of any thread failed.
         """
+        cdef StreamerCore core = self.core
+        cdef PyThreadState* state
         cdef AcquiredSlot got
         cdef Pipeline* p
         cdef int step
         if timeout is not None:
             timeout = check_timeout("timeout", timeout)
         p = self.pipeline()
+        state = let_python_run(core)
         step = pipeline_acquire(p, &got)
+        python_has_run(core, state)
         if step != STEP_OK:
             while step == STEP_BUSY:
                 self._block(timeout)
+                state = let_python_run(core)
                 step = pipeline_acquire(p, &got)
+                python_has_run(core, state)
             if step != STEP_OK:
                 self._raise(step)
         return new_slot(self, None, &got)
@@ -215,6 +234,8 @@ cdef class Request(Running):
         IndexError, TimeoutError, StallError, StrataError, RequestAborted, HipError
             As `acquire`.
         """
+        cdef StreamerCore core = self.core
+        cdef PyThreadState* state
         cdef AcquiredSpan got
         cdef Span span
         cdef Pipeline* p
@@ -224,11 +245,15 @@ cdef class Request(Running):
             timeout = check_timeout("timeout", timeout)
         most = self._check_limit(limit)
         p = self.pipeline()
+        state = let_python_run(core)
         step = pipeline_acquire_span(p, most, &got)
+        python_has_run(core, state)
         if step != STEP_OK:
             while step == STEP_BUSY:
                 self._block(timeout)
+                state = let_python_run(core)
                 step = pipeline_acquire_span(p, most, &got)
+                python_has_run(core, state)
             if step != STEP_OK:
                 self._raise(step)
         span = Span.__new__(Span)
@@ -291,10 +316,16 @@ cdef class Request(Running):
     cdef int _pass_dropped(self) except -1:
         """Pass over what was dropped, up to the next entry that was not."""
         cdef Pipeline* p = self.pipeline()
-        cdef int step = pipeline_pass_dropped(p)
-        while step == STEP_BUSY:
-            self._block(None)
+        cdef StreamerCore core = self.core
+        cdef PyThreadState* state
+        cdef int step = STEP_BUSY
+        while True:
+            state = let_python_run(core)
             step = pipeline_pass_dropped(p)
+            python_has_run(core, state)
+            if step != STEP_BUSY:
+                break
+            self._block(None)
         if step != STEP_OK:
             self._raise(step)
         return 0
@@ -310,7 +341,11 @@ cdef class Request(Running):
         StrataError, RequestAborted, HipError
             As `acquire`.
         """
-        cdef int step = pipeline_flush(self.pipeline())
+        cdef Pipeline* p = self.pipeline()
+        cdef StreamerCore core = self.core
+        cdef PyThreadState* state = let_python_run(core)
+        cdef int step = pipeline_flush(p)
+        python_has_run(core, state)
         if step != STEP_OK:
             self._raise(step)
 
@@ -330,6 +365,8 @@ cdef class Request(Running):
         StrataError, RequestAborted, HipError
             As `acquire`.
         """
+        cdef StreamerCore core = self.core
+        cdef PyThreadState* state
         cdef Pipeline* p
         cdef int step
         cdef int64_t left
@@ -345,7 +382,9 @@ cdef class Request(Running):
                              f"{p.length - p.acquired} entries are left")
         left = min(n, max(p.length, 1))         # less only where the request is stopped already
         while left > 0:
+            state = let_python_run(core)
             step = pipeline_skip(p)
+            python_has_run(core, state)
             if step == STEP_BUSY:
                 self._block(None)
                 continue
@@ -489,7 +528,7 @@ cdef class Request(Running):
     def cancel(self):
         """From any thread: the engine's next call on this request aborts it and raises `RequestAborted`."""
         if self.ended is None and self.core.p != NULL and self.core.p.generation == self.generation:
-            if self.core.p.running and not _hip.forked():
+            if not _hip.forked():
                 pipeline_cancel(self.core.p)
 
     def _abort(self, why, tell=True):
@@ -526,6 +565,7 @@ cdef class Request(Running):
         read_counters(&p.counters, self.final)
         for k in range(N_COUNTERS):
             self.core.totals[k] += self.final[k]
+        self.core.counting = False
         self.final_length = p.length
         self.final_issued = p.issuer.issued.get()
         self.final_consumed = p.issuer.consumed.get()
@@ -591,6 +631,8 @@ cdef class Request(Running):
     def __repr__(self):
         if self.core is None:
             return "<strata.Request that no streamer has begun>"
+        if _hip.forked():
+            return "<strata.Request of a process that was forked>"
         state = self.ended or "running"
         return f"<strata.Request of {len(self)} entries, {self.consumed} consumed, {state}>"
 
@@ -600,32 +642,33 @@ cdef class Request(Running):
         """Wait for the next entry's publication, without the GIL, in slices."""
         cdef Pipeline* p = self.core.p
         cdef StreamerCore core = self.core
-        cdef int64_t now = now_ns()
-        cdef int64_t deadline = 0
+        cdef int64_t left = 0
         cdef int64_t progress = pipeline_progress(p)
-        cdef int64_t moved = now
-        cdef int64_t slice_ns
+        cdef int64_t unmoved = 0
+        cdef int64_t slice_ns, began, waited
         cdef int64_t target = p.awaited
         if timeout is not None:
-            deadline = now + nanoseconds(timeout)
+            left = nanoseconds(timeout)
         while p.issuer.issued.get() < target and not p.control.interrupted.load(memory_order_acquire):
             slice_ns = SLICE_NS
             if timeout is not None:
-                slice_ns = min(slice_ns, deadline - now)
+                slice_ns = min(slice_ns, left)
                 if slice_ns <= 0:
                     raise TimeoutError(f"entry {target - 1} was not published within {timeout} s: "
                                        f"{core.thread_states()}")
             core.busy = True
             with nogil:
+                began = now_ns()
                 pipeline_wait_published(p, slice_ns)
+                waited = time_waited(began, slice_ns)
             core.busy = False
+            left -= waited
             self.let_handlers_run()
-            now = now_ns()
             if p.issuer.exited.load(memory_order_acquire):
                 p.broken = True
                 raise StrataError(f"entry {target - 1} will never be published: {core.thread_states()}")
             if core.stall_ns and p.issuer.issued.get() < target:
-                core.watch_stall(&progress, &moved, f"entry {target - 1} was not published")
+                core.watch_stall(&progress, &unmoved, waited, f"entry {target - 1} was not published")
 
     cdef int end_with(self, int step) except -1:
         self._raise(step)

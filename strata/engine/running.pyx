@@ -3,10 +3,10 @@
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 
-from strata.engine.core cimport StreamerCore
+from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, Pipeline, pipeline_pause, pipeline_progress,
                                      pipeline_slot_arrived)
-from strata.engine.threads cimport now_ns
+from strata.engine.threads cimport now_ns, time_waited
 
 from strata.errors import RequestAborted, StrataError
 
@@ -35,24 +35,29 @@ cdef class Running:
         cdef StreamerCore core
         cdef Pipeline* p = self.pipeline()
         cdef int64_t pause = 20000
-        cdef int64_t progress, moved
+        cdef int64_t progress, began, waited
+        cdef int64_t unmoved = 0
+        cdef PyThreadState* state
         cdef int step
         core = self.core
+        state = let_python_run(core)
         step = pipeline_slot_arrived(p, entry)
+        python_has_run(core, state)
         if step == STEP_BUSY:
             progress = pipeline_progress(p)
-            moved = now_ns()
         while step == STEP_BUSY:
             core.busy = True
             with nogil:
+                began = now_ns()
                 pipeline_pause(p, pause)
                 step = pipeline_slot_arrived(p, entry)
+                waited = time_waited(began, pause)
             core.busy = False
             pause = min(pause + pause // 2, 1000000)
             self.let_handlers_run()
             held.check_held("was released meanwhile")
             if core.stall_ns and step == STEP_BUSY:
-                core.watch_stall(&progress, &moved, f"the bytes of entry {entry} have not arrived")
+                core.watch_stall(&progress, &unmoved, waited, f"the bytes of entry {entry} have not arrived")
         if step != STEP_OK:
             self.end_with(step)
         return 0

@@ -1,11 +1,13 @@
 # cython: nonecheck=True
 """A slot that the engine holds, by itself or as a part of a span."""
 cimport cython
+from libc.stdint cimport int64_t
 
 import numpy as np
 
 from strata cimport _hip
 from strata.engine.consumption cimport pipeline_release
+from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
 from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
 from strata.engine.running cimport Running
 
@@ -57,7 +59,10 @@ cdef class Slot:
             If it was released before, or an older slot is still held.
         """
         cdef Running request = self.request
+        cdef StreamerCore core
+        cdef PyThreadState* state
         cdef Pipeline* p
+        cdef int64_t entry = self.entry
         cdef int step
         if self.span is not None:
             raise StrataError(f"slot {self.slot} (entry {self.entry}) is part of a span and not released by itself: release "
@@ -65,7 +70,10 @@ cdef class Slot:
         if request is None:
             self.check_held()
         p = request.pipeline()
-        step = pipeline_release(p, self.entry)
+        core = request.core
+        state = let_python_run(core)
+        step = pipeline_release(p, entry)
+        python_has_run(core, state)
         if step == STEP_OK:
             self.request = None
             return
@@ -154,6 +162,7 @@ cdef class Slot:
 
     def check_held(self, problem="was released before"):
         """Raise `StrataError` unless the slot is held."""
+        _hip.refuse_child()
         if not self.held:
             raise StrataError(f"slot {self.slot} (entry {self.entry}) {problem}")
 

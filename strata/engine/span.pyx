@@ -11,6 +11,7 @@ import numpy as np
 from strata cimport _hip
 from strata.engine.command cimport Command, entry_is_dropped, entry_span
 from strata.engine.consumption cimport pipeline_command_of, pipeline_describe, pipeline_release_span
+from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
 from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
 from strata.engine.running cimport Running
 from strata.engine.slot cimport new_slot
@@ -51,6 +52,7 @@ cdef class Span:
 
     def check_held(self, problem="was released before"):
         """Raise `StrataError` unless the span is held."""
+        _hip.refuse_child()
         if self.request is None:
             raise StrataError(f"the span of entries {self.begin} to {self.end - 1} {problem}")
 
@@ -141,10 +143,19 @@ cdef class Span:
             If the span was released before, or something older is still held.
         """
         cdef Running request = self.request
+        cdef StreamerCore core
+        cdef PyThreadState* state
+        cdef Pipeline* p
+        cdef int64_t begin = self.begin
+        cdef int64_t end = self.end
         cdef int step
         if request is None:
             self.check_held()
-        step = pipeline_release_span(request.pipeline(), self.begin, self.end)
+        p = request.pipeline()
+        core = request.core
+        state = let_python_run(core)
+        step = pipeline_release_span(p, begin, end)
+        python_has_run(core, state)
         if step == STEP_OK:
             self.request = None
             return

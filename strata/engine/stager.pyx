@@ -210,7 +210,13 @@ cdef class StagerCore:
         if self.stream_known and stream != self.ring.stream:
             raise ValueError(f"stream is {stream:#x}; this request's copies go on {self.ring.stream:#x}")
         self.stream_known = True
-        status = host_ring_submitted(self.ring, job, stream)
+        if _hip.gil_is_wanted():
+            self.busy = True
+            with nogil:
+                status = host_ring_submitted(self.ring, job, stream)
+            self.busy = False
+        else:
+            status = host_ring_submitted(self.ring, job, stream)
         if status != _hip.HIP_SUCCESS:
             # Without the record nobody can tell when the buffers of its group are free: the request is over.
             control_fail(&self.state.control, WHO_ENGINE, -1, _hip.CALL_EVENT_RECORD, status,
@@ -245,6 +251,7 @@ cdef class StagerCore:
     def counters(self):
         """A snapshot of the host ring's counters."""
         cdef CounterBlock* c
+        _hip.refuse_child()
         if self.state == NULL:
             return Counters()
         c = &self.state.counters
@@ -257,6 +264,7 @@ cdef class StagerCore:
 
     def pinned_buffers(self):
         """Which buffers are pinned; empty before the first staged entry."""
+        _hip.refuse_child()
         if self.ring == NULL or not self.ring.allocated:
             return ()
         return tuple(bool(self.ring.pinned[b]) for b in range(self.host_ring))

@@ -16,11 +16,12 @@ from strata.engine.gpu_ring cimport gpu_ring_clear
 from strata.engine.host_ring cimport host_ring_delete, host_ring_finish
 from strata.engine.pipeline cimport (END_PASSED, END_RECORDED, STEP_BUSY, STEP_HUNG, STEP_IDLE, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED,
                                      Pipeline, pipeline_enter_at_end, pipeline_leave, pipeline_submit, pipeline_progress)
-from strata.engine.threads cimport destroy, kForever, make, now_ns
+from strata.engine.threads cimport destroy, kForever, make, now_ns, time_waited
 
 cdef enum:
     FATE_FREED = 1
     FATE_LEFT = 2
+    SLICE_NS = 20000000          # the longest wait at a time, so that a process that was stopped counts for one
 
 
 # --- commands to the issuer ----------------------------------------------------------------------
@@ -59,9 +60,10 @@ cdef int _await_issuer(Pipeline* p, int64_t slice_ns) noexcept nogil:
     `STEP_HUNG` where nothing moves for `driver_timeout_ns`: the thread stays in one driver call, or is gone.
     """
     cdef int64_t target = p.issuer.submitted.get()
-    cdef int64_t pause, progress
+    cdef int64_t pause, progress, began
     while True:
-        pause = max(<int64_t>0, min(slice_ns, p.driver_timeout_ns - p.unmoved_ns))
+        pause = max(<int64_t>0, min(min(slice_ns, <int64_t>SLICE_NS), p.driver_timeout_ns - p.unmoved_ns))
+        began = now_ns()
         if p.issuer.done.wait(target, p.issuer.exited, pause) or p.issuer.done.get() >= target:
             break
         progress = pipeline_progress(p)
@@ -70,7 +72,7 @@ cdef int _await_issuer(Pipeline* p, int64_t slice_ns) noexcept nogil:
             p.unmoved_ns = 0
         else:
             # What was waited here, not what the clock says: a paused engine is no stall.
-            p.unmoved_ns += pause
+            p.unmoved_ns += time_waited(began, pause)
         if p.issuer.exited.load(memory_order_acquire) or p.unmoved_ns >= p.driver_timeout_ns:
             p.broken = True
             return STEP_HUNG

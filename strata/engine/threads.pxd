@@ -7,6 +7,7 @@ cdef extern from "strata/threads.hpp" namespace "strata" nogil:
     const int64_t kForever
 
     int64_t now_ns() noexcept
+    int64_t time_waited(int64_t began, int64_t asked) noexcept
     void cpu_relax() noexcept
 
     cdef cppclass Watermark:

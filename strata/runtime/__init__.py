@@ -10,19 +10,23 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
+from typing import Literal
 
+from strata._process_lock import ProcessLock
 from strata.engine import host_functions  # at once: its exit handler then runs after those of streamers and stagers
 from strata.errors import SettingsError, StrataError
 from strata.runtime import _libraries
 
-__all__ = ["NAMES", "current", "describe", "ensure", "launch_host", "library", "use"]
+__all__ = ["NAMES", "Name", "current", "describe", "ensure", "launch_host", "library", "use"]
 
-NAMES = ("rocm", "software", "cuda", "auto")
+#: What `use` takes.
+Name = Literal["rocm", "software", "cuda", "auto"]
+
+NAMES: tuple[Name, ...] = ("rocm", "software", "cuda", "auto")
 
 logger = logging.getLogger("strata")
-_lock = threading.Lock()
+_lock = ProcessLock()
 
 
 def current() -> str | None:
@@ -39,7 +43,7 @@ def library() -> str | None:
     return _hip.loaded_runtime()[1]
 
 
-def use(name: str) -> str:
+def use(name: Name) -> str:
     """Choose the runtime of this process and open it.
 
     Parameters
@@ -59,9 +63,11 @@ def use(name: str) -> str:
     ValueError
         If the name is none of these.
     RuntimeNotFound
-        If the library, a device, or a symbol that strata needs is missing. Another runtime may be chosen then.
+        If the library, a device, or a symbol that strata needs is missing. Another runtime may be chosen then, or the
+        same one tried again; only where the bindings have opened the library already, no other one can follow.
     StrataError
-        If another runtime was chosen before, or HIP was used through the bindings before.
+        If another runtime was chosen before, or HIP was used through the bindings before; in a child that was forked
+        after the first use, or while another thread chose.
 
     Notes
     -----
@@ -71,6 +77,7 @@ def use(name: str) -> str:
         raise ValueError(f"name is {name!r}; one of {', '.join(NAMES)} is wanted")
     from strata import _hip
 
+    _hip.refuse_child()
     with _lock:
         loaded, path = _hip.loaded_runtime()
         if loaded is not None:
@@ -80,14 +87,15 @@ def use(name: str) -> str:
                 f"the runtime of this process is {loaded} ({path}); it cannot become {name}: the bindings open "
                 "one library for good. Choose it before anything uses HIP"
             )
-        with _signals_held_back():
+        chosen: str = name
+        with _signals_held_back(), _hip.choosing():
             if name == "auto":
-                name, where = _libraries.choose()
-                logger.info("HIP runtime: %s (%s)", name, where)
+                chosen, where = _libraries.choose()
+                logger.info("HIP runtime: %s (%s)", chosen, where)
             else:
                 where = _libraries.find(name)
-            _hip.load(name, where)
-        return name
+            _hip.load(chosen, where)
+        return chosen
 
 
 @contextlib.contextmanager
@@ -118,13 +126,17 @@ def ensure() -> str:
     RuntimeNotFound, StrataError
         As `use`.
     """
+    from strata import _hip
+
+    _hip.refuse_child()
     loaded = current()
     if loaded is not None:
         return loaded
     name = os.environ.get("STRATA_HIP_RUNTIME", "").strip() or "auto"
-    if name not in NAMES:
-        raise SettingsError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(NAMES)} is allowed")
-    return use(name)
+    for known in NAMES:
+        if known == name:
+            return use(known)
+    raise SettingsError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(NAMES)} is allowed")
 
 
 def launch_host(stream: int, function: Callable[[], object]) -> None:
@@ -147,8 +159,9 @@ def launch_host(stream: int, function: Callable[[], object]) -> None:
 
     Notes
     -----
-    The GIL is given up for the call, and strata waits for no stream while it holds the GIL: a function cannot
-    deadlock against the thread that queued it.
+    The GIL is given up for the call. While such a function is queued or runs, no call of strata's keeps the GIL where
+    the driver may make it wait, not even for room in a full stream: a function cannot deadlock against the thread that
+    queued it, nor against an engine that streams meanwhile.
     """
     ensure()
     host_functions.launch_host(stream, function)

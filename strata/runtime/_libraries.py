@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import re
@@ -28,6 +29,10 @@ NEEDED = (
     "hipEventElapsedTime",
 )
 
+# How the cuda runtime begins to say that there is no driver at all, and the C library why a file does not open.
+_NO_CUDA_DRIVER = "no CUDA driver: "
+_NO_FILE = os.strerror(errno.ENOENT)
+
 _INTEGRATED = 16  # hipDeviceAttributeIntegrated, HIP 6 and later
 _ROCM_NAME = re.compile(r"libamdhip64\.so(\.\d+)*$|amdhip64(_\d+)?\.dll$", re.IGNORECASE)
 
@@ -40,6 +45,14 @@ def find(name: str) -> str:
     RuntimeNotFound
         With everything that was looked at and why it would not do.
     """
+    try:
+        return _find(name)
+    except _NothingThere as reason:
+        raise RuntimeNotFound(str(reason)) from None
+
+
+def _find(name: str) -> str:
+    """As `find`; where there is not even a driver, the error is a kind of its own."""
     if name == "software":
         path = software.library_path()
         if not path.exists():
@@ -57,7 +70,8 @@ def find(name: str) -> str:
             _ask(str(path))
         except _Unfit as reason:
             problem = cuda.problem()
-            raise RuntimeNotFound(f"the cuda runtime cannot be used: {problem or reason}") from None
+            kind = _NothingThere if problem.startswith(_NO_CUDA_DRIVER) and _NO_FILE in problem else RuntimeNotFound
+            raise kind(f"the cuda runtime cannot be used: {problem or reason}") from None
         return str(path)
     tried = []
     for candidate in _rocm_candidates():
@@ -68,25 +82,45 @@ def find(name: str) -> str:
             continue
         return _mapped(candidate) or candidate
     if not tried:
-        tried.append("no libamdhip64 is mapped, in rocm_sdk, in ROCM_PATH, in /opt/rocm or known to the loader")
+        raise _NothingThere("the rocm runtime cannot be used: no libamdhip64 is mapped, in rocm_sdk, in ROCM_PATH, in "
+                            "/opt/rocm or known to the loader")
     raise RuntimeNotFound(f"the rocm runtime cannot be used: {'; '.join(tried)}")
 
 
 def choose() -> tuple[str, str]:
-    """Return name and path of the runtime that *auto* takes: a real device where there is one."""
+    """Return name and path of the runtime that *auto* takes: a real device where there is one.
+
+    That there is none is usual, and told as information; that a driver is there and strata cannot use it, as a warning.
+    """
     reasons = []
-    for name in ("rocm", "cuda"):
+    drivers = False
+    for name, node in (("rocm", "/dev/kfd"), ("cuda", "/dev/nvidiactl")):
         try:
-            path = find(name)
+            path = _find(name)
         except RuntimeNotFound as reason:
             reasons.append(str(reason))
+            if not isinstance(reason, _NothingThere):
+                drivers = True
+            elif os.path.exists(node):
+                drivers = True
+                reasons.append(f"its kernel driver is there, though ({node})")
             continue
         if _integrated(path):
+            drivers = True
             reasons.append(f"the {name} runtime ({path}) has an integrated device only")
             continue
         return name, path
-    logger.info("no GPU was found, so the software runtime is taken: %s", "; ".join(reasons))
+    why = "; ".join(reasons)
+    if drivers:
+        logger.warning("a GPU's driver is here, but strata can use no device of it, so the software runtime is taken, "
+                       "which computes on the host: %s", why)
+    else:
+        logger.info("no GPU was found, so the software runtime is taken: %s", why)
     return "software", find("software")
+
+
+class _NothingThere(RuntimeNotFound):
+    """Not even a driver."""
 
 
 class _Unfit(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import textwrap
 
 import pytest
 
@@ -84,7 +85,7 @@ STARTS = {
 @pytest.mark.parametrize("what", STARTS)
 def test_every_native_thread_blocks_every_signal_and_has_a_name(what: str) -> None:
     script, names = STARTS[what]
-    out = ended_well(run_script(LOOK + _plain(script) + """
+    out = ended_well(run_script(LOOK + textwrap.dedent(script) + """
 for task in sorted(set(os.listdir("/proc/self/task")) - before):
     name, status = look(task, "comm"), look(task, "status")
     if name and status:
@@ -95,12 +96,6 @@ for task in sorted(set(os.listdir("/proc/self/task")) - before):
     if names is not None:
         own = sorted(line.split()[0] for line in out if not line.startswith("strata-sw-"))
         assert own == sorted(names)
-
-
-def _plain(script: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(script)
 
 
 #: One of strata's threads must not be who takes it; each ends or disturbs a process whose threads take it.

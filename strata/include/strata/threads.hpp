@@ -26,6 +26,14 @@ inline int64_t now_ns() noexcept {
   return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
+// What a wait of at most `asked` counts for, where time without progress is summed up. A process that was stopped, frozen
+// or suspended meanwhile has waited longer by the clock: that was no time in which anything could have moved.
+inline int64_t time_waited(int64_t began, int64_t asked) noexcept {
+  constexpr int64_t kLate = 20'000'000;  // what a loaded machine may wake a waiter late
+  const int64_t elapsed = now_ns() - began;
+  return elapsed - kLate > asked ? asked + kLate : elapsed;
+}
+
 inline void cpu_relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

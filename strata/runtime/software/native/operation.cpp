@@ -53,6 +53,7 @@ void stamp(const Op& op) {
 bool stop_host_functions(std::int64_t timeout_ns) {
   const std::int64_t deadline = now_ns() + timeout_ns;
   g_stopped.store(true);
+  if (mode_has(kModeRefused)) return true;  // a child: who ran one when it was forked is not in it
   while (g_running.load() != 0) {
     if (now_ns() >= deadline) return false;
     sleep_until_ns(now_ns() + 100'000);
