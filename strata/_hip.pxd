@@ -101,6 +101,7 @@ cpdef int refuse_child() except -1
 cdef int check_usable() except -1
 cdef bint forked() noexcept nogil
 cdef void abandon(object owners)
+cdef bint leaving() noexcept nogil
 cdef object runtime_name()
 cdef object status_error(int call, int status, int64_t entry, int64_t slot)
 cdef int check_stream(object name, uintptr_t stream) except -1

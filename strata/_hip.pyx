@@ -11,6 +11,7 @@ from libcpp.atomic cimport atomic, memory_order_relaxed
 
 from rocm.bindings cimport cyhip
 
+import atexit
 import contextlib
 import os
 import sys
@@ -40,6 +41,7 @@ cdef bint _loaded = False
 cdef bint _choosing = False
 cdef bint _forked = False
 cdef bint _abandoned = False
+cdef bint _leaving = False       # the interpreter ends, and a device may never come back
 cdef bint _has_batch = False
 cdef atomic[int] _host_functions
 _bound = None          # path of the library that the bindings have opened for strata, also where it was of no use then
@@ -85,14 +87,26 @@ cdef bint gil_is_wanted() noexcept nogil:
 
 
 cdef void abandon(object owners):
-    """Give the device up: it may touch memory for ever, so from now on nothing of HIP's is freed.
+    """Never free these: a DMA may read what they own for ever. Not even when the interpreter ends.
 
-    `owners` are never collected, not even when the interpreter ends: a DMA may read what they own. Freeing
-    pinned memory would wait for the device, and so keep the process from ending.
+    What others own is freed as before, until the interpreter ends: then the process gives it all back anyway, and a call
+    that waits for the device could keep it from ending.
     """
     global _abandoned
     _abandoned = True
     Py_INCREF(owners)
+
+
+def _leave():
+    global _leaving
+    _leaving = _abandoned
+
+
+atexit.register(_leave)
+
+
+cdef bint leaving() noexcept nogil:
+    return _leaving
 
 
 cdef object runtime_name():
@@ -478,9 +492,9 @@ cdef int _do(int call, int (*function)(uintptr_t) noexcept nogil, uintptr_t hand
 
 
 cdef int _undo(int call, int (*function)(uintptr_t) noexcept nogil, uintptr_t handle) except -1:
-    """Silent in a forked child and once the device was given up."""
+    """Silent in a forked child, and at the interpreter's end where a device may never come back."""
     cdef int status
-    if _forked or _abandoned:
+    if _forked or _leaving:
         return 0
     with nogil:
         status = function(handle)
@@ -631,7 +645,7 @@ def pinned_alloc(size_t nbytes):
 
 
 def pinned_free(uintptr_t address):
-    """Free what `pinned_alloc` gave. Silent in a forked child and once the device was given up."""
+    """Free what `pinned_alloc` gave. Silent in a forked child."""
     _undo(CALL_HOST_FREE, host_free, address)
 
 
@@ -647,7 +661,7 @@ def host_register(uintptr_t address, size_t nbytes):
 def host_unregister(uintptr_t address):
     """Undo `host_register`."""
     cdef int status
-    if _forked or _abandoned:
+    if _forked or _leaving:
         return
     with nogil:
         status = <int>cyhip.hipHostUnregister(<void*>address)

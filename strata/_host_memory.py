@@ -7,7 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["available", "total"]
+from strata import _control_groups
+
+__all__ = ["available", "check_room", "room", "total"]
+
+#: Where the system does not say how much memory there is.
+_UNKNOWN = 2**46
 
 
 def total() -> int | None:
@@ -20,14 +25,35 @@ def total() -> int | None:
 
 
 def available() -> int | None:
-    """Return what can be had now without swapping."""
+    """Return what can be had now without swapping, in this container if it has a limit."""
     if sys.platform == "win32":
         return _windows("available_physical")
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        machine = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return None
+    left = _control_groups.memory_left()
+    return machine if left is None else min(machine, left[0])
+
+
+def room() -> tuple[int, str]:
+    """Return how many bytes can be asked for at once, and whose memory that is."""
+    machine = total() or _UNKNOWN
+    left = _control_groups.memory_left()
+    if left is not None and left[0] < machine:
+        return left
+    return machine, "the host's memory"
+
+
+def check_room(what: str, nbytes: int, *, container: bool = False) -> None:
+    """Raise `MemoryError` for more than there is `room` for, so that the kernel does not end the process later.
+
+    With `container` only for what a container's limit forbids: what the host does not have, its allocator refuses.
+    """
+    most, whose = room()
+    if nbytes > most and not (container and nbytes > (total() or _UNKNOWN)):
+        raise MemoryError(f"{what}: {nbytes} bytes are more than {most}, {whose}")
 
 
 class _MemoryStatus(ctypes.Structure):  # MEMORYSTATUSEX

@@ -6,7 +6,7 @@ from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span,
                                         pipeline_flush, pipeline_release, pipeline_release_span, pipeline_skip)
 from strata.engine.command cimport Command, Rows, entry_is_dropped
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
-                                     pipeline_extend, pipeline_wait_published)
+                                     pipeline_extend, pipeline_shorten, pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
 from strata.engine.request cimport Request
 from strata.engine.threads cimport now_ns, time_waited
@@ -141,6 +141,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
     rows.regions = NULL
     rows.files = NULL
     rows.open_files = NULL
+    pipeline_shorten(p)
     return pipeline_extend(p, &rows, True)
 
 

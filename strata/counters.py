@@ -144,9 +144,13 @@ class Counters:
 
         Raises
         ------
+        TypeError
+            `expected` is no mapping.
         ValueError
             `expected` names something that is no counter.
         """
+        if not isinstance(expected, Mapping):
+            raise TypeError(f"expected is {expected!r}; a mapping of counter names to numbers is wanted")
         actual = self.as_dict()
         unknown = [name for name in expected if name not in actual]
         if unknown:

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._host_memory import check_room
+
 __all__ = ["pinned_empty", "register"]
+
+#: Below that, looking at the limits costs more than it saves.
+_LOOK_AT_ROOM = 2**20
 
 _log = logging.getLogger("strata")
 
@@ -92,6 +97,8 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDAr
         `shape` is no integer or tuple of integers, or `dtype` is None, or holds Python objects.
     ValueError
         A dimension is negative, or the array is larger than an address space.
+    MemoryError
+        The container's limit has no room for so much.
     HipError
         The runtime could not allocate the memory.
     RuntimeNotFound, StrataError
@@ -103,7 +110,10 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDAr
     """
     if dtype is None:
         raise TypeError("dtype is None: an element type is needed")
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as problem:
+        raise TypeError(f"dtype is {dtype!r}: an element type is needed ({problem})") from None
     if kind.hasobject:
         raise TypeError(f"dtype is {kind}: types that hold Python objects cannot lie in pinned memory")
     sizes = _shape(shape)
@@ -117,6 +127,8 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDAr
         raise ValueError(f"shape is {shape!r} of {kind}: {nbytes} bytes, at most {sys.maxsize} are allowed")
     if nbytes == 0:
         return np.empty(sizes, kind)
+    if nbytes >= _LOOK_AT_ROOM:
+        check_room(f"shape is {shape!r} of {kind}", nbytes, container=True)
     array: npt.NDArray[Any] = np.ndarray(sizes, kind, buffer=np.asarray(_PinnedBlock(nbytes)))
     return array
 

@@ -6,6 +6,7 @@ import atexit
 import sys
 import weakref
 from types import TracebackType
+from typing import Any, NoReturn
 
 from strata import _hip, runtime
 from strata.copies import ExpertCopies
@@ -13,7 +14,7 @@ from strata.counters import Counters
 from strata.engine.core import check_timeout
 from strata.engine.stager import StagerCore
 from strata.errors import StrataError
-from strata.settings import BatchSettings
+from strata.settings import BatchSettings, host_ring_from_env
 from strata.streamer import (
     _EXIT_TIMEOUT_S,
     _MAX_RING,
@@ -27,6 +28,7 @@ from strata.streamer import (
 
 __all__ = ["HostStager"]
 
+_FROM_ENVIRONMENT: Any = object()
 _open: weakref.WeakSet[HostStager] = weakref.WeakSet()
 
 
@@ -41,22 +43,32 @@ class HostStager:
     buffer_bytes : int
         Bytes of a buffer: at least the largest entry's.
     host_ring : int, optional
-        Number of buffers.
+        Number of buffers. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first staged entry.
     workers : int, optional
         Threads that fill them, 1 to 64. Default: a quarter of the processors, 1 to 8.
     stage_batch : int, optional
-        Jobs that share one ``dma_done`` record; clamped to 1 … `host_ring`.
+        Jobs that share one ``dma_done`` record; clamped to 1 … `host_ring`. Default: ``STRATA_HIP_STAGE_BATCH``, which
+        is honoured with HIP on Windows alone (see `BatchSettings.from_env`), else 1.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, its value and what is allowed.
+    SettingsError
+        If an environment variable that is read holds no integer.
     RuntimeNotFound
         If no HIP runtime can be opened.
+    StrataError
+        If this is the child of a fork; so does every method.
+    HipError
+        If the device cannot be asked.
+    MemoryError
+        If the system gives no more memory or threads.
 
     Notes
     -----
-    A context manager, used by one thread.
+    A context manager, used by one thread. What waits (`wait`, `finish`, `abort`, `close`) can be interrupted by
+    Ctrl-C: the request is not lost then, and ends with the next `finish`, `abort` or `close`.
 
     Examples
     --------
@@ -69,16 +81,23 @@ class HostStager:
     """
 
     def __init__(
-        self, buffer_bytes: int, *, host_ring: int = 16, workers: int | None = None, stage_batch: int = 1
+        self, buffer_bytes: int, *, host_ring: int | None = None, workers: int | None = None,
+        stage_batch: int = _FROM_ENVIRONMENT,
     ) -> None:
         buffer_bytes = _count("buffer_bytes", buffer_bytes, 1, 2**46)
-        host_ring = _count("host_ring", host_ring, 1, _MAX_RING)
-        _host_bytes(host_ring, buffer_bytes)
+        if host_ring is not None:
+            host_ring = _count("host_ring", host_ring, 1, _MAX_RING)
+            _host_bytes(host_ring, buffer_bytes)
         if workers is not None:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
-        stage_batch = BatchSettings(stage_batch=stage_batch).clamped(host_ring, host_ring).stage_batch
-        runtime.ensure()
-        self._core = StagerCore(buffer_bytes, host_ring, workers or _default_workers(), stage_batch,
+        batches = None if stage_batch is _FROM_ENVIRONMENT else BatchSettings(stage_batch=stage_batch)
+        name = runtime.ensure()
+        if host_ring is None:
+            host_ring = host_ring_from_env()
+        if batches is None:
+            batches = BatchSettings.from_env(runtime=name)
+        batches = batches.clamped(host_ring, host_ring)
+        self._core = StagerCore(buffer_bytes, host_ring, workers or _default_workers(), batches.stage_batch,
                                 _hip.current_device())
         _open.add(self)
 
@@ -125,9 +144,11 @@ class HostStager:
         Raises
         ------
         StrataError
-            If a request is still running.
-        ValueError
-            If a staged entry does not fit a buffer; nothing is started.
+            If a request is still running, or the stager is closed or broken.
+        TypeError, ValueError
+            Naming the argument; if a staged entry does not fit a buffer. Nothing is started.
+        HipError
+            If an event of the ring's cannot be made.
         MemoryError
             If no buffer can be allocated, with the bytes asked for.
         """
@@ -188,11 +209,34 @@ class HostStager:
         ------
         HipError
             If a worker failed, or a DMA cannot be waited for; the buffers are never reused then.
+        OSError
+            If a worker could not read a file.
+        StrataError
+            If a driver call has not returned, or another thread waits in a call of this stager's.
         """
         self._core.finish()
 
+    def abort(self) -> None:
+        """End the request early: workers leave what they are at; every submitted copy is waited for.
+
+        A no-op where nothing runs.
+
+        Raises
+        ------
+        HipError, StrataError
+            As `finish`, but not what a worker has failed with: the request is given up.
+        """
+        self._core.abort()
+
     def close(self) -> None:
-        """Finish, end the threads, free the buffers. Idempotent."""
+        """Abort what runs, end the threads, free the buffers. Idempotent.
+
+        Raises
+        ------
+        StrataError
+            If a driver call has not returned, or a DMA cannot be waited for: what it may still touch is left allocated,
+            and the message says how much. If another thread waits in a call of this stager's: nothing is closed then.
+        """
         self._core.close()
         _open.discard(self)
 
@@ -205,6 +249,9 @@ class HostStager:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a HostStager cannot be copied or pickled: it owns threads and pinned memory of this process")
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "running" if self._core.running else "idle"

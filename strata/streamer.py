@@ -10,12 +10,12 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from strata import _hip, _host_memory, runtime
+from strata import _hip, runtime
 from strata.copies import ExpertCopies
 from strata.counters import Counters
 from strata.engine.core import StreamerCore, check_timeout
@@ -30,6 +30,7 @@ logger = logging.getLogger("strata")
 _MAX_WORKERS = 64
 _MAX_RING = 2**20
 _SLOT_ALIGNMENT = 256
+_ABSURD_BYTES = 2**46
 _EXIT_TIMEOUT_S = 5.0
 _SINGLE = BatchSettings()
 _open: weakref.WeakSet[ExpertStreamer] = weakref.WeakSet()
@@ -106,12 +107,15 @@ class ExpertStreamer:
             gpu_ring = _count("gpu_ring", gpu_ring, 1, _MAX_RING)
         if host_ring is not None:
             host_ring = _count("host_ring", host_ring, 1, _MAX_RING)
+            _host_bytes(host_ring, slot_bytes)
         if workers is not None:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
         if settings is not None and not isinstance(settings, BatchSettings):
             raise TypeError(f"settings is {settings!r}; a strata.BatchSettings is wanted")
-        if stall_timeout is not None and check_timeout("stall_timeout", stall_timeout) == 0:
-            raise ValueError("stall_timeout is 0; a positive number of seconds is wanted")
+        if stall_timeout is not None:
+            stall_timeout = check_timeout("stall_timeout", stall_timeout)
+            if stall_timeout == 0:
+                raise ValueError("stall_timeout is 0; a positive number of seconds is wanted")
         if timing is not None:
             timing = _flag("timing", timing)
         if submission not in ("single", "group"):
@@ -147,7 +151,6 @@ class ExpertStreamer:
             if needed > total:
                 raise ValueError(f"gpu_ring is {gpu_ring}: {needed} bytes for slots of {slot_bytes} bytes are more "
                                  f"than the device's {total} ({free} free)")
-        _host_bytes(host_ring, slot_bytes)
         if timing is None:
             timing = timing_from_env()
         self._given = settings
@@ -295,9 +298,17 @@ class ExpertStreamer:
         Raises
         ------
         StrataError
-            If a request is still running, or the streamer is closed or broken.
+            If a request is still running, or the streamer is closed, broken, or in use by another thread, or this is
+            the child of a fork. Where the last request's `finish` was interrupted, it is ended first, and what it
+            failed with is raised.
         TypeError, ValueError
             Naming the argument; nothing was started.
+        HipError
+            If the begin fence fails; where a lent stream is gone, it says which. Nothing was started.
+        MemoryError
+            If `copies` has staged entries and there is no host memory for the ring, with the bytes asked for.
+        RequestAborted
+            If what Python ran in between (a signal handler, a finalizer) ended the request.
         """
         if copies is not None and not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
@@ -328,7 +339,15 @@ class ExpertStreamer:
         Raises
         ------
         StrataError
-            If a driver call has not returned; what the device may still touch is left allocated.
+            If a driver call has not returned, or the device cannot be waited for: what it may still touch is left
+            allocated, and the message says how much. If another thread waits in a call of this streamer's: nothing is
+            closed then. If the calling thread could not be given its device back: the streamer is closed.
+        HipError
+            As the last, where the streamer never ran.
+
+        Notes
+        -----
+        An array that `Slot.array` gave keeps the slots' memory until it is gone.
         """
         self._core.close()
         _open.discard(self)
@@ -342,6 +361,10 @@ class ExpertStreamer:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an ExpertStreamer cannot be copied or pickled: it owns threads, events and device memory of "
+                        "this process")
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "request running" if self._core.running else "idle"
@@ -364,12 +387,11 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _host_bytes(host_ring: int, buffer_bytes: int) -> None:
-    """Refuse a host ring that is larger than the host's memory."""
+    """Refuse a host ring that no host has memory for. Whether this one has is asked when the buffers are made."""
     needed = host_ring * buffer_bytes
-    most = _host_memory.total() or 2**46
-    if needed > most:
+    if needed >= _ABSURD_BYTES:
         raise ValueError(f"host_ring is {host_ring}: {needed} bytes for buffers of {buffer_bytes} bytes are more than "
-                         f"the host's {most}")
+                         f"any host has (less than {_ABSURD_BYTES} is allowed)")
 
 
 def _handle(name: str, value: object) -> int | None:

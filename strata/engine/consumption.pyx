@@ -331,9 +331,14 @@ cdef bint pipeline_only_dropped_left(Pipeline* p) noexcept nogil:
 
 
 cdef Command* pipeline_command_of(Pipeline* p, int64_t entry) noexcept nogil:
-    """The command of any entry of the request."""
+    """The command of any listed entry of the request; NULL where a growing request has let go of it."""
     cdef Command* command = p.commands
-    return _command_at(&command, entry)
+    cdef int64_t consumed = p.issuer.consumed.get()
+    if p.oldest != NULL and entry >= consumed:
+        command = _command_at(&p.oldest, consumed)      # so that a long chain is walked once
+    while command != NULL and entry >= command.first_entry + command.n_entries:
+        command = command.next.load(memory_order_acquire)
+    return command if command != NULL and entry >= command.first_entry else NULL
 
 
 # --- at an abort --------------------------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ cdef int rows_of(object copies, Rows* rows) except -1
 cdef object cause_error(const Failure* cause, int64_t slot)
 
 
+cdef class SlotMemory:
+    cdef uintptr_t address            # 0 while it is the streamer's to free
+
+
 cdef class StreamerCore:
     cdef Pipeline* p
     cdef readonly int64_t slot_bytes
@@ -36,7 +40,11 @@ cdef class StreamerCore:
     cdef object slot_tensors(self)
     cdef int check_open(self) except -1
     cdef object setup_problem(self, int step)
+    cdef SlotMemory memory            # made when the first array over owned slots is
+
     cdef object stranded(self)
+    cdef SlotMemory slot_memory(self)
+    cdef SlotMemory part_with_memory(self)
     cdef object gone(self, int status, uintptr_t stream, uintptr_t of_request)
     cdef object cause(self, Pipeline* p)
     cdef object thread_states(self, Pipeline* p=*)

@@ -6,6 +6,8 @@ DRIVER_TIMEOUT_S: float
 
 def check_timeout(name: str, value: object) -> float: ...
 
+def chain_length(core: StreamerCore) -> int: ...
+
 class StreamerCore:
     slot_bytes: int
     gpu_ring: int

@@ -1,17 +1,20 @@
 """A streamer's core: the owner of its rings, events and threads."""
 cimport cython
+from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
+import logging
+
 import numpy as np
 
 from strata cimport _hip
-from strata.engine.command cimport Rows
+from strata.engine.command cimport Command, Rows
 from strata.engine.control cimport Failure
 from strata.engine.counters cimport N_COUNTERS, N_SECONDS, read_counters
 from strata.engine.files cimport SourceFile
-from strata.engine.host_ring cimport worker_states
+from strata.engine.host_ring cimport what_is_left, worker_states
 from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW)
 from strata.engine.pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
                                      pipeline_new, pipeline_open, pipeline_progress)
@@ -19,7 +22,10 @@ from strata.engine.teardown cimport pipeline_close
 
 from strata.counters import Counters
 from strata.errors import StallError, StrataError
+from strata._host_memory import room
 from strata.sources.files import read_error
+
+logger = logging.getLogger("strata")
 
 # How long a thread of strata may stay in one driver call during a tear-down before the streamer is given up.
 DRIVER_TIMEOUT_S = 30.0
@@ -93,9 +99,31 @@ cdef object cause_error(const Failure* cause, int64_t slot):
     return _hip.status_error(cause.call, cause.status, cause.entry, slot)
 
 
+def chain_length(StreamerCore core):
+    """Commands that the streamer's threads have before them or may ask for, for tests."""
+    cdef Command* command
+    cdef int64_t n = 0
+    core.check_open()
+    command = core.p.commands
+    while command != NULL:
+        n += 1
+        command = command.next.load(memory_order_acquire)
+    return n
+
+
 cdef int64_t nanoseconds(seconds) except -1:
     """Seconds as nanoseconds; what is longer than a century never ends."""
     return <int64_t>min(float(seconds) * 1e9, 4e18)
+
+
+cdef class SlotMemory:
+    """The owned slots' allocation while arrays lie in it, which may outlive the streamer."""
+
+    def __dealloc__(self):
+        cdef uintptr_t address = self.address
+        if address != 0 and not _hip.forked() and not _hip.leaving():
+            with nogil:
+                _hip.device_free(address)
 
 
 @cython.no_gc_clear
@@ -135,6 +163,7 @@ cdef class StreamerCore:
         self.p.timing = timing
         self.p.issuer.group_submission = group_submission
         self.p.driver_timeout_ns = self._driver_timeout()
+        self.p.host_room = room()[0]
         with nogil:
             step = pipeline_open(self.p, gpu_ring, slot_bytes, host_ring, workers, copy_handle, make_copy,
                                  compute_handle, make_compute, own_slots)
@@ -144,7 +173,7 @@ cdef class StreamerCore:
         try:
             self.close()
         except StrataError as left:
-            problem.add_note(str(left))
+            logger.error("%s", left)
         raise problem
 
     def _driver_timeout(self):
@@ -340,6 +369,24 @@ cdef class StreamerCore:
                 f"entry {first + bad} needs {int(copies.entry_extents()[bad])} bytes and a slot has "
                 f"{self.slot_bytes} (slot {(first + bad) % self.gpu_ring}): make slot_bytes larger")
 
+    cdef SlotMemory slot_memory(self):
+        """What an array over a slot has to keep; None where the slots are lent."""
+        if self.p == NULL or self.p.owned_slots == 0 or self.p.slots_are_lent:
+            return None
+        if self.memory is None:
+            self.memory = SlotMemory.__new__(SlotMemory)
+        return self.memory
+
+    cdef SlotMemory part_with_memory(self):
+        """Before the end: where arrays lie in the slots, their memory is theirs from here on."""
+        cdef SlotMemory memory = self.memory
+        self.memory = None
+        if memory is None or self.p.owned_slots == 0 or Py_REFCNT(memory) == 1:
+            return None
+        memory.address = self.p.owned_slots
+        self.p.owned_slots = 0
+        return memory
+
     def close(self, timeout=None):
         """Abort what runs, end the threads, free everything. Idempotent."""
         cdef Pipeline* p = self.p
@@ -370,14 +417,17 @@ cdef class StreamerCore:
                 raise StrataError("this streamer is in use by another thread: cancel() its request there first")
             following = self.current()
             request = following if following is not request else None
+        slots = p.owned_stride * self.gpu_ring if p.owned_slots != 0 else 0
+        left = f"{slots} bytes of slots, {what_is_left(p.host)}, events and the issuer's thread"
+        memory = self.part_with_memory()
         # From here on no other thread finds the pipeline: cancel() may come at any time.
         self.p = NULL
         with nogil:
             step = pipeline_close(p, limit, &stranded)
         if step == STEP_HUNG:
             _hip.abandon(self.owners)
-            raise StrataError(f"closing a broken streamer: {self.cause(p)}; its memory, events and threads are "
-                              "left as they are on purpose")
+            _hip.abandon(memory)
+            raise StrataError(f"closing a broken streamer: {self.cause(p)}; left as they are on purpose: {left}")
         self.owners = []
         if problem is None and stranded != _hip.HIP_SUCCESS:
             problem = _hip.status_error(_hip.CALL_SET_DEVICE, stranded, -1, -1)
@@ -395,14 +445,21 @@ cdef class StreamerCore:
         """Whether a thread waits in this streamer right now."""
         return bool(self.busy)
 
+    def __reduce__(self):
+        raise TypeError("a StreamerCore cannot be copied or pickled: it owns threads and device memory of this process")
+
     def __dealloc__(self):
         # Only where nobody closed it. Without the GIL: the threads may need it for a moment.
         cdef Pipeline* p = self.p
         cdef int step = STEP_OK
         cdef int stranded = 0
+        memory = None
+        if p != NULL and not _hip.forked():
+            memory = self.part_with_memory()
         self.p = NULL
         if p != NULL and not _hip.forked():
             with nogil:
                 step = pipeline_close(p, 5000000000, &stranded)
             if step == STEP_HUNG:
                 _hip.abandon(self.owners)
+                _hip.abandon(memory)

@@ -7,9 +7,9 @@ from strata.engine.counters cimport CounterBlock
 from strata.engine.command cimport Command
 from strata.engine.threads cimport Condition, Thread, Watermark
 
-# A status of `host_ring_finish` that is none of HIP's: a thread or the device has not come back in time.
+# A status of `host_ring_finish` that is none of HIP's: a thread or the device has not come back within the slice.
 cdef enum:
-    HOST_RING_HUNG = -1
+    HOST_RING_BUSY = -1
 
 cdef enum WorkerState:
     WORKER_PARKED = 0
@@ -36,7 +36,6 @@ cdef struct HostRing:
     int64_t stage_batch
     int device
     bint timing
-    bint broken               # a DMA may still read a buffer that cannot be waited for: never reused
     Control* control
     CounterBlock* counters
     # Buffers, made at the first staged entry.
@@ -58,6 +57,10 @@ cdef struct HostRing:
     Command* submit_command
     uintptr_t stream
     bint finished
+    bint ending                 # no claims, no submissions: what is left is to wait
+    int end_status              # of the last group's own record, or of the wait for it
+    int end_call
+    int64_t end_event           # index in `dma_done`; -1: nothing was submitted
     # Threads.
     atomic[int] closing         # no new claims
     atomic[int] active          # workers between claim and end of job
@@ -76,8 +79,11 @@ cdef void host_ring_delete(HostRing* ring, bint leak) noexcept nogil
 cdef int host_ring_allocate(HostRing* ring, int* call) noexcept nogil
 cdef void host_ring_begin(HostRing* ring, int64_t stage_batch, bint timing) noexcept nogil
 cdef void host_ring_append(HostRing* ring, Command* command) noexcept nogil
+cdef bint host_ring_at_rest(HostRing* ring) noexcept nogil
+cdef void host_ring_restart_at(HostRing* ring, Command* command) noexcept nogil
 cdef bint host_ring_wait_ready(HostRing* ring, int64_t job, int64_t timeout_ns) noexcept nogil
 cdef int host_ring_submitted(HostRing* ring, int64_t job, uintptr_t stream) noexcept nogil
-cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexcept nogil
+cdef int host_ring_finish(HostRing* ring, int* call, int64_t slice_ns) noexcept nogil
 cdef list worker_states(HostRing* ring)
+cdef object what_is_left(HostRing* ring)
 cdef uintptr_t host_ring_buffer(HostRing* ring, int64_t job) noexcept nogil

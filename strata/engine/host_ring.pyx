@@ -21,7 +21,7 @@ from strata.engine.command cimport Command, entry_span
 from strata.engine.files cimport SourceFile, read_at
 from strata._planner cimport ownership_end
 from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns,
-                                    thread_start, time_waited)
+                                    thread_start)
 
 cdef extern from *:
     """
@@ -137,7 +137,7 @@ cdef void host_ring_delete(HostRing* ring, bint leak) noexcept nogil:
         for w in range(ring.n_workers):
             if ring.workers[w].bounce != NULL:
                 strata_page_free(ring.workers[w].bounce)
-    if ring.buffers != NULL and ring.dma_done != NULL and not ring.broken:
+    if ring.buffers != NULL and ring.dma_done != NULL:
         _free_buffers(ring)
     free(ring.buffers)
     free(ring.pinned)
@@ -198,6 +198,7 @@ cdef void host_ring_begin(HostRing* ring, int64_t stage_batch, bint timing) noex
     for b in range(ring.size):
         ring.ready[b].reset(0)
     ring.finished = False
+    ring.ending = False
     ring.closing.store(0, memory_order_release)
 
 
@@ -213,6 +214,22 @@ cdef void host_ring_append(HostRing* ring, Command* command) noexcept nogil:
     _hip.announce_release(&ring.available)
     ring.available.store(command.first_job + command.n_jobs, memory_order_release)
     ring.work.notify()
+
+
+cdef bint host_ring_at_rest(HostRing* ring) noexcept nogil:
+    """Whether every job was claimed and done. Asked by the thread that appends: then it is so until it appends again."""
+    return (ring.claimed.load(memory_order_acquire) == ring.available.load(memory_order_acquire)
+            and ring.active.load(memory_order_acquire) == 0)
+
+
+cdef void host_ring_restart_at(HostRing* ring, Command* command) noexcept nogil:
+    """At rest, while the chain is shortened: NULL, then each command with jobs that stays, in order."""
+    if command == NULL:
+        ring.first = NULL
+        ring.generation += 1             # workers begin at `first` again
+    elif ring.first == NULL:
+        ring.first = command
+    ring.submit_command = command
 
 
 cdef uintptr_t host_ring_buffer(HostRing* ring, int64_t job) noexcept nogil:
@@ -254,63 +271,69 @@ cdef int host_ring_submitted(HostRing* ring, int64_t job, uintptr_t stream) noex
     return _hip.HIP_SUCCESS
 
 
-cdef int host_ring_finish(HostRing* ring, int* call, int64_t patience_ns) noexcept nogil:
+cdef int host_ring_finish(HostRing* ring, int* call, int64_t slice_ns) noexcept nogil:
     """End the request's jobs: no claims, a fence where one is missing, the workers, the last DMA.
 
-    Nothing is done a second time. On a status that is not success the buffers are never reused. With a patience,
-    no driver call is made that could block, and `HOST_RING_HUNG` is returned when it is over.
+    Nothing is done a second time. `HOST_RING_BUSY` after a slice: call again; with a slice, no call is made that waits
+    for the last DMA. On another status that is not success the device may read the buffers still: they are not to be
+    reused, nor freed, until a further call succeeds.
     """
-    cdef int64_t last, end
-    cdef bint patient = patience_ns == kForever
+    cdef int64_t deadline = kForever if slice_ns == kForever else now_ns() + slice_ns
     cdef int status = _hip.HIP_SUCCESS
     cdef int first
     if ring.finished:
         return _hip.HIP_SUCCESS
-    ring.finished = True
-    ring.closing.store(1, memory_order_release)
-    last = ring.submitted - 1
-    if last >= 0:
-        end = ownership_end(ring.size, ring.stage_batch, last,
-                            ring.submit_command.first_job + ring.submit_command.n_jobs)
-        if ring.dma_published.get() < end:
-            # The last submitted job did not end its group: its DMA gets a record of its own.
-            call[0] = _hip.CALL_EVENT_RECORD
-            status = _hip.event_record(ring.dma_done[(end - 1) % ring.size], ring.stream)
-            if status == _hip.HIP_SUCCESS:
-                add(ring.counters.fences, 1)
-            else:
-                add(ring.counters.fence_errors, 1)
-        last = (end - 1) % ring.size
-    if not _wait_for_workers(ring, &patience_ns):
+    if not ring.ending:
+        _end_submission(ring)
+    if not _wait_for_workers(ring, deadline):
         call[0] = _hip.CALL_EVENT_SYNCHRONIZE
-        ring.broken = True
-        return HOST_RING_HUNG
+        return HOST_RING_BUSY
+    if ring.end_event >= 0:
+        if ring.end_status == _hip.HIP_SUCCESS:
+            call[0] = ring.end_call = _hip.CALL_EVENT_SYNCHRONIZE if slice_ns == kForever else _hip.CALL_EVENT_QUERY
+            status = _wait_for_event(ring, ring.dma_done[ring.end_event], deadline)
+            if status == HOST_RING_BUSY:
+                return status
+            ring.end_status = status
+        if ring.end_status != _hip.HIP_SUCCESS:
+            # The request has failed. Without the event, the whole stream: if that cannot be waited for either, a DMA may
+            # read the buffers for ever.
+            _hip.clear_last_error()
+            control_fail(ring.control, WHO_ENGINE, -1, ring.end_call, ring.end_status, -1, -1, ring.stream)
+            status = _hip.stream_drain(ring.stream, &first, call)
+            if status != _hip.HIP_SUCCESS:
+                return status
+    ring.finished = True
+    return _hip.HIP_SUCCESS
+
+
+cdef void _end_submission(HostRing* ring) noexcept nogil:
+    """No claims any more. Where the last submitted job did not end its group, its DMA gets a record of its own."""
+    cdef int64_t last = ring.submitted - 1
+    cdef int64_t end
+    ring.ending = True
+    ring.closing.store(1, memory_order_release)
+    ring.end_event = -1
+    ring.end_status = _hip.HIP_SUCCESS
     if last < 0:
-        return _hip.HIP_SUCCESS
-    if status == _hip.HIP_SUCCESS:
-        call[0] = _hip.CALL_EVENT_SYNCHRONIZE if patience_ns == kForever else _hip.CALL_EVENT_QUERY
-        status = _wait_for_event(ring, ring.dma_done[last], patient, patience_ns)
-    if status == HOST_RING_HUNG:
-        ring.broken = True
-    elif status != _hip.HIP_SUCCESS:
-        # The request has failed. Without the event, the whole stream: if that cannot be waited for either, a
-        # DMA may read the buffers for ever.
-        _hip.clear_last_error()
-        control_fail(ring.control, WHO_ENGINE, -1, call[0], status, -1, -1, ring.stream)
-        status = _hip.stream_drain(ring.stream, &first, call)
-        if status != _hip.HIP_SUCCESS:
-            ring.broken = True
-    return status
+        return
+    end = ownership_end(ring.size, ring.stage_batch, last, ring.submit_command.first_job + ring.submit_command.n_jobs)
+    ring.end_event = (end - 1) % ring.size
+    if ring.dma_published.get() >= end:
+        return
+    ring.end_call = _hip.CALL_EVENT_RECORD
+    ring.end_status = _hip.event_record(ring.dma_done[ring.end_event], ring.stream)
+    if ring.end_status == _hip.HIP_SUCCESS:
+        add(ring.counters.fences, 1)
+    else:
+        add(ring.counters.fence_errors, 1)
 
 
-cdef bint _wait_for_workers(HostRing* ring, int64_t* patience_ns) noexcept nogil:
-    """False once as much was waited as the patience allows; it gets less by what was waited."""
+cdef bint _wait_for_workers(HostRing* ring, int64_t deadline) noexcept nogil:
     cdef uint64_t seen
-    cdef int64_t began
     while ring.active.load(memory_order_acquire) != 0:
-        if patience_ns[0] <= 0:
+        if now_ns() >= deadline:
             return False
-        began = now_ns()
         # Claimed jobs that will never be submitted are dropped. A worker may still claim one after this look.
         if ring.claimed.load(memory_order_acquire) > ring.submitted:
             control_stop(ring.control)
@@ -319,29 +342,25 @@ cdef bint _wait_for_workers(HostRing* ring, int64_t* patience_ns) noexcept nogil
             ring.idle.cancel()
             break
         ring.idle.wait(seen, LOOK_AGAIN_NS)
-        patience_ns[0] -= time_waited(began, LOOK_AGAIN_NS)
     _hip.announce_acquire(&ring.idle)
     return True
 
 
-cdef int _wait_for_event(HostRing* ring, uintptr_t event, bint patient, int64_t patience_ns) noexcept nogil:
+cdef int _wait_for_event(HostRing* ring, uintptr_t event, int64_t deadline) noexcept nogil:
     cdef uint64_t seen
-    cdef int64_t began
     cdef int64_t pause = 20000
     cdef int status
-    if patient:
+    if deadline == kForever:
         return _hip.event_synchronize(event)
     while True:
         status = _hip.event_query(event)
         if status != _hip.HIP_NOT_READY:
             return status
         _hip.clear_last_error()
-        if patience_ns <= 0:
-            return HOST_RING_HUNG
-        began = now_ns()
+        if now_ns() >= deadline:
+            return HOST_RING_BUSY
         seen = ring.idle.prepare()           # nobody notifies it now: a pause
         ring.idle.wait(seen, pause)
-        patience_ns -= time_waited(began, pause)
         pause = min(pause + pause // 2, <int64_t>LOOK_AGAIN_NS // 5)
 
 
@@ -361,6 +380,17 @@ cdef list worker_states(HostRing* ring):
         elif state == WORKER_COPIES:
             states.append(f"worker {w} copies job {job} into buffer {job % ring.size}")
     return states
+
+
+cdef object what_is_left(HostRing* ring):
+    """What a ring that cannot be freed leaves behind, in words."""
+    if ring == NULL:
+        return "no host buffers"
+    threads = f"{ring.n_workers} worker threads"
+    if not ring.allocated:
+        return f"{threads} and no host buffers"
+    return (f"{ring.size * ring.buffer_bytes} bytes of host buffers ({ring.size} of {ring.buffer_bytes} bytes), their events and "
+            f"{threads}")
 
 
 # --- workers --------------------------------------------------------------------------------------------

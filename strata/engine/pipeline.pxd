@@ -63,6 +63,7 @@ cdef struct Pipeline:
     Issuer issuer
     HostRing* host
     int64_t host_ring_size
+    int64_t host_room            # bytes that the host ring may take at most
     int n_workers
     int device
     bint switch_device           # more than one device: calls set it and restore the engine's
@@ -96,7 +97,8 @@ cdef struct Pipeline:
     int64_t* held_ends           # and the entry after its last
     Command* commands              # the chain, from the last request's final command on
     Command* cursor               # of the next acquire
-    Command* oldest               # of the oldest entry without a `used` record
+    Command* oldest               # of the oldest entry without a `used` record, or an earlier one
+    int64_t listed                # commands since the chain was last shortened, or that was last tried
     int64_t began_ns
     # The last failed call of this thread's own.
     int call
@@ -124,6 +126,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
 cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
 cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil
+cdef bint pipeline_shorten(Pipeline* p) noexcept nogil
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil
 cdef void pipeline_cancel(Pipeline* p) noexcept nogil
 cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil

@@ -4,7 +4,7 @@ Here requests begin and grow; `consumption` has what the engine does with entrie
 for another thread says so (`STEP_BUSY`) and leaves the waiting to the caller, who may hold the GIL.
 """
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed, memory_order_release
 
@@ -13,8 +13,8 @@ from strata.engine.control cimport WHO_ENGINE, control_cancel, control_fail, con
 from strata.engine.counters cimport add, clear_counters
 from strata.engine.command cimport COMMAND_ENTRIES, Command, Rows
 from strata.engine.gpu_ring cimport gpu_ring_forget_uses, gpu_ring_init, gpu_ring_measure
-from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_begin, host_ring_new,
-                                      host_ring_start_workers)
+from strata.engine.host_ring cimport (host_ring_allocate, host_ring_append, host_ring_at_rest, host_ring_begin,
+                                      host_ring_new, host_ring_restart_at, host_ring_start_workers)
 from strata.engine.issuer cimport issuer_submit, issuer_start
 from strata._planner cimport plan_copy_groups
 from strata.engine.threads cimport destroy, make, now_ns
@@ -22,6 +22,7 @@ from strata.engine.threads cimport destroy, make, now_ns
 cdef enum:
     SLOT_ALIGNMENT = 256
     MAX_SEGMENTS_OF_BATCH = 4096
+    SHORTEN_AFTER = 64           # commands
 
 
 cdef Pipeline* pipeline_new() noexcept nogil:
@@ -224,6 +225,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     p.drops = 0
     p.cursor = NULL
     p.oldest = NULL
+    p.listed = 0
     memset(p.held, 0, p.ring.size)
     if p.host != NULL and p.host.started:
         host_ring_begin(p.host, limits.stage_batch, p.timing)
@@ -302,6 +304,10 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
             return STEP_NO_MEMORY
         host_ring_begin(p.host, p.limits.stage_batch, p.timing)
     if not p.host.allocated:
+        if p.host.size > p.host_room // p.host.buffer_bytes:
+            # More than the machine or the container has: the kernel would give it, and end the process later.
+            p.wanted = <size_t>(p.host.size * p.host.buffer_bytes)
+            return STEP_NO_MEMORY
         status = pipeline_enter(p, &restore, &call)
         if status != _hip.HIP_SUCCESS:
             return _failed(p, call, status)
@@ -409,6 +415,7 @@ cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexce
             command.jobs[i] = -1
     plan_copy_groups(&p.limits, command.jobs, n_entries, p.length, command.ends, NULL)
     p.length += n_entries
+    p.listed += 1
     p.jobs += n_jobs
     if p.cursor == NULL:
         p.cursor = command
@@ -441,7 +448,8 @@ cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil
 
 cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
     """Whether the bytes of a held entry have arrived: `STEP_OK`, or `STEP_BUSY`."""
-    cdef Command* command = p.commands
+    cdef Command* command = p.oldest if p.oldest != NULL else p.commands
+    cdef int64_t consumed = p.issuer.consumed.get()
     cdef int status
     if not p.running:
         return STEP_IDLE
@@ -449,6 +457,10 @@ cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
         return STEP_STOPPED
     if entry < p.issuer.consumed.get() or entry >= p.acquired:
         return STEP_ORDER
+    # Behind the oldest held entry lie no more than a ring's: a long chain is walked once, not at every question.
+    while consumed >= command.first_entry + command.n_entries:
+        command = command.next.load(memory_order_acquire)
+    p.oldest = command
     while entry >= command.first_entry + command.n_entries:
         command = command.next.load(memory_order_acquire)
     status = _hip.event_query(p.ring.copied[(command.ends[entry - command.first_entry] - 1) % p.ring.size])
@@ -458,6 +470,54 @@ cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
         _hip.clear_last_error()
         return STEP_BUSY
     return pipeline_engine_failed(p, _hip.CALL_EVENT_QUERY, status, entry)
+
+
+cdef bint pipeline_shorten(Pipeline* p) noexcept nogil:
+    """Free what a growing request does not need any more; whether nothing that was listed is read any more either.
+
+    Now and then, and only where everything is at rest: all entries consumed, all threads idle, the copy stream empty.
+    An engine that lists each step once the last one is done is there all the time.
+    """
+    cdef Command* command = p.commands
+    cdef Command* before = NULL
+    cdef Command* following
+    cdef int64_t needed
+    cdef int status
+    if p.listed < SHORTEN_AFTER or not p.running or p.ending or p.control.interrupted.load(memory_order_acquire):
+        return False
+    if p.issuer.consumed.get() < p.length or p.issuer.done.get() < p.issuer.submitted.get():
+        return False
+    if p.host != NULL and not host_ring_at_rest(p.host):
+        return False
+    p.listed = 0
+    status = _hip.stream_query(p.ring.copy_stream)
+    if status != _hip.HIP_SUCCESS:
+        _hip.clear_last_error()
+        return False
+    _hip.announce_acquire(&p.issuer.done)
+    # A job's worker asks which ownership group its buffer's last job was in: those commands stay. So does the last one,
+    # through which the issuer finds the next.
+    needed = p.jobs - p.host_ring_size
+    p.cursor = NULL
+    p.oldest = NULL
+    if p.host != NULL:
+        host_ring_restart_at(p.host, NULL)
+    while command != NULL:
+        following = command.next.load(memory_order_acquire)
+        if command.n_jobs > 0 and command.first_job + command.n_jobs > needed:
+            host_ring_restart_at(p.host, command)
+            before = command
+        elif command == p.issuer.tail:
+            before = command
+        else:
+            if before == NULL:
+                p.commands = following
+            else:
+                before.next.store(following, memory_order_release)
+            free(command.jobs)
+            destroy(command)
+        command = following
+    return True
 
 
 cdef void pipeline_pause(Pipeline* p, int64_t nanoseconds) noexcept nogil:

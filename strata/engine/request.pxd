@@ -17,7 +17,6 @@ cdef class Request(Running):
     cdef Failure cause
     cdef object gone                  # which lent stream the cause says to be gone, or None
     cdef object stranded              # that the engine's thread is left on another device, or None
-    cdef object iterated              # the slot or span that a loop over the request holds
     cdef object settings_
     cdef readonly uintptr_t compute_stream
     cdef object __weakref__

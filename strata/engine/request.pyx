@@ -18,12 +18,14 @@ from strata.engine.core cimport (PyThreadState, StreamerCore, as_counters, cause
                                  python_has_run, rows_of)
 from strata.engine.counters cimport N_COUNTERS, read_counters
 from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_flush,
-                                        pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_skip)
+                                        pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_release,
+                                        pipeline_release_span, pipeline_skip)
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK,
-                                     STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_begin,
-                                     pipeline_cancel, pipeline_extend, pipeline_progress, pipeline_wait_published)
+                                     STEP_ORDER, STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_begin,
+                                     pipeline_cancel, pipeline_extend, pipeline_progress, pipeline_shorten,
+                                     pipeline_wait_published)
 from strata.engine.running cimport Running
-from strata.engine.slot cimport new_slot
+from strata.engine.slot cimport Slot, new_slot
 from strata.engine.span cimport Span
 from strata._planner cimport PlanLimits
 from strata.engine.teardown cimport pipeline_abort, pipeline_finish
@@ -32,6 +34,7 @@ from strata.engine.threads cimport now_ns, time_waited
 import numpy as np
 
 from strata.engine.core import check_timeout
+from strata._host_memory import room
 from strata.errors import HipError, RequestAborted, StrataError
 
 logger = logging.getLogger("strata")
@@ -68,6 +71,8 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     request = Request.__new__(Request)
     request.core = core
     request.settings_ = settings
+    request.looped_begin = -1
+    request.looped = NULL
     request.compute_stream = compute_stream
     request.ended = "it has not begun"
     current, last = weakref.ref(request), core.current
@@ -298,19 +303,39 @@ cdef class Request(Running):
 
     def _spans(self, int64_t limit):
         cdef Pipeline* p
+        cdef Span span
         while True:
             self._release_iterated()
             p = self.pipeline()
             if p.acquired >= p.length and not p.control.interrupted.load(memory_order_acquire):
                 return
-            self.iterated = self.acquire_span(limit)
-            yield self.iterated
+            span = self.acquire_span(limit)
+            self.loop_takes(<void*>span, span.begin, span.end, True)
+            yield span
+            span = None
 
     cdef int _release_iterated(self) except -1:
-        """A loop's turn is over."""
-        held, self.iterated = self.iterated, None
-        if held is not None and held.held:
-            held.release()
+        """A loop's turn is over: give back what it holds, if anything."""
+        cdef Pipeline* p
+        cdef int64_t begin = self.looped_begin
+        cdef int64_t end = self.looped_end
+        cdef int step
+        if begin < 0:
+            return 0
+        held = <object>self.looped if self.looped != NULL else None
+        self.looped_begin = -1
+        self.looped = NULL
+        if held is not None:
+            if held.held:
+                held.release()
+            return 0
+        p = self.pipeline()                     # the object is gone, the entries are held all the same
+        step = pipeline_release_span(p, begin, end) if self.looped_span else pipeline_release(p, begin)
+        if step == STEP_ORDER:
+            raise StrataError(f"entry {begin} cannot be released before entry {p.released}: "
+                              "what was acquired is released in order")
+        if step != STEP_OK:
+            self._raise(step)
         return 0
 
     cdef int _pass_dropped(self) except -1:
@@ -396,8 +421,9 @@ cdef class Request(Running):
         return self
 
     def __next__(self):
+        cdef Slot slot
         cdef Pipeline* p = self.pipeline()
-        if self.iterated is not None:
+        if self.looped_begin >= 0:
             self._release_iterated()
             p = self.pipeline()
         if p.drops > 0:
@@ -405,8 +431,9 @@ cdef class Request(Running):
             p = self.pipeline()
         if p.acquired >= p.length and not p.control.interrupted.load(memory_order_acquire):
             raise StopIteration
-        self.iterated = self.acquire()
-        return self.iterated
+        slot = self.acquire()
+        self.loop_takes(<void*>slot, slot.entry, slot.entry + 1, False)
+        return slot
 
     def extend(self, copies):
         """Append entries to the running request.
@@ -432,6 +459,13 @@ cdef class Request(Running):
         self.pipeline()
         if not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        if pipeline_shorten(self.pipeline()):
+            owners, self.core.owners = self.core.owners, []
+            owners = None                       # letting go may run Python
+        most, whose = None, None
+        p = self.pipeline()
+        if p.host == NULL or not p.host.allocated:
+            most, whose = room()
         rows_of(copies, &rows)
         self.core._check_entries(copies, self.pipeline().length)
         # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.
@@ -440,6 +474,8 @@ cdef class Request(Running):
             raise StrataError("this request is at its end: a finish() was interrupted. finish() it again, or abort() it")
         if rows.n_entries == 0:
             return
+        if most is not None:
+            p.host_room = most
         pageable = 0 if p.host == NULL else p.host.pageable
         self.core.owners.append(copies)
         if p.host == NULL or not p.host.allocated:
@@ -461,7 +497,8 @@ cdef class Request(Running):
         if step == STEP_STOPPED:
             self._raise(step)
         if step == STEP_NO_MEMORY and wanted:
-            problem = MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for ({buffers})")
+            more = f"; there are {most}, {whose}" if most is not None and wanted > most else ""
+            problem = MemoryError(f"no host memory for the host ring or plan: {wanted} bytes were asked for ({buffers}){more}")
         else:
             try:
                 problem = self.core.setup_problem(step)
@@ -519,7 +556,20 @@ cdef class Request(Running):
             raise StrataError(f"the request is finished, but {self.stranded}")
 
     def abort(self):
-        """End the request early. The next one may begin at once. No-op where it is over."""
+        """End the request early. The next one may begin at once. No-op where it is over.
+
+        Raises
+        ------
+        StrataError
+            If a driver call has not returned, or the device cannot be waited for: the streamer is broken then. If the
+            calling thread could not be given its device back: the request has ended. If another thread waits in a call
+            of the streamer's, or this is the child of a fork: nothing has happened then.
+
+        Notes
+        -----
+        What the request had failed with before is not raised: it is given up. The wait is bounded, and Ctrl-C is seen after
+        it.
+        """
         if self.ended is not None:
             return
         self.pipeline()
@@ -575,13 +625,14 @@ cdef class Request(Running):
         if self.failed:
             self.cause = p.control.failure
             self.gone = self.core.gone(self.cause.status, self.cause.stream, self.compute_stream)
+        self.looped_begin = -1
+        self.looped = NULL
         owners = self.core.owners
         self.core.owners = []
         # Only now what may run Python, as letting go of objects does.
         self.stranded = self.core.stranded()
         if self.broke:
             _hip.abandon(owners)                 # the device may still read them
-        self.iterated = None
 
     def _end_quietly(self):
         """After another error: abort, and keep that error the one that is raised."""
@@ -607,7 +658,8 @@ cdef class Request(Running):
             consumed = p.released
             listed = p.length
             self._abort("its context was left early")
-            logger.info("a request was left with %d of %d entries consumed: aborted", consumed, listed)
+            logger.warning("the context of a request was left with %d of %d entries consumed: it was aborted. abort() says "
+                           "that this is meant", consumed, listed)
         else:
             self.finish()
         return False
@@ -725,5 +777,5 @@ cdef class Request(Running):
         if isinstance(error, HipError):
             error.detail = "; ".join(details) or None
         elif self.stranded:
-            error.add_note(self.stranded)
+            logger.error("%s", self.stranded)
         raise error

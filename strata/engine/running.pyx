@@ -24,6 +24,20 @@ cdef class Running:
         self.core.check_open()
         return self.core.p
 
+    cdef void loop_takes(self, void* held, int64_t begin, int64_t end, bint span):
+        """A loop over the request holds this slot or span until its next turn."""
+        self.looped = held
+        self.looped_begin = begin
+        self.looped_end = end
+        self.looped_span = span
+
+    cdef void loop_forgets(self, void* held, bint released):
+        """The object was released by hand, or is gone: then a loop's entries are held all the same."""
+        if self.looped == held:
+            self.looped = NULL
+            if released:
+                self.looped_begin = -1
+
     cdef int let_handlers_run(self) except -1:
         """Signal handlers may end the request, or close the streamer: then the call that waits ends, too."""
         PyErr_CheckSignals()

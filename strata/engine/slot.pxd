@@ -11,6 +11,7 @@ cdef class Slot:
     cdef readonly int64_t slot
     cdef readonly uintptr_t address
     cdef readonly int64_t nbytes
+    cdef object viewed                # what the array interface has lent out
 
 
 cdef Slot new_slot(Running request, object span, const AcquiredSlot* got)

@@ -3,8 +3,6 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-import numpy as np
-
 from strata cimport _hip
 from strata.engine.consumption cimport pipeline_release
 from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
@@ -12,6 +10,7 @@ from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
 from strata.engine.running cimport Running
 
 from strata.engine.dlpack import bytes_capsule
+from strata.engine.host_view import as_array, asked_for, check_wait
 from strata.errors import StrataError
 
 
@@ -26,6 +25,7 @@ cdef Slot new_slot(Running request, object span, const AcquiredSlot* got):
     return slot
 
 
+@cython.no_gc_clear                   # its end needs its request; no cycle leads through it
 @cython.freelist(64)
 cdef class Slot:
     """A slot that holds an entry's bytes, from `Request.acquire` to `release`. A context manager: leaving it releases it.
@@ -45,6 +45,7 @@ cdef class Slot:
     -----
     Kernels queued on the compute stream between `acquire` and `release` see the bytes. After `release` the
     slot is strata's again.
+    ``numpy.asarray(slot)`` is `array` where the host can read the memory, and an error elsewhere.
     """
 
     def __init__(self):
@@ -75,12 +76,17 @@ cdef class Slot:
         step = pipeline_release(p, entry)
         python_has_run(core, state)
         if step == STEP_OK:
+            request.loop_forgets(<void*>self, True)
             self.request = None
             return
         if step == STEP_ORDER:
             raise StrataError(f"entry {self.entry} cannot be released before entry {p.released}: "
                               "slots are released in the order in which they were acquired")
         request.end_with(step)
+
+    def __dealloc__(self):
+        if self.request is not None:
+            self.request.loop_forgets(<void*>self, False)
 
     def synchronize(self):
         """Block the host until the bytes have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
@@ -95,23 +101,35 @@ cdef class Slot:
         self.check_held()
         self.request.wait_arrived(self.entry, self)
 
-    def array(self):
+    def array(self, wait=True):
         """The slot's bytes as a NumPy array, where device memory is host memory (software runtime).
+
+        Parameters
+        ----------
+        wait : bool, optional
+            False: do not wait until the bytes have arrived, for an engine that knows that they have.
 
         Returns
         -------
         ndarray of uint8, shape (nbytes,)
-            Valid until `release`, and only once the bytes have arrived: see `synchronize`.
+            It shows the entry until `release`; after that the slot's next bytes. It keeps memory of strata's own alive,
+            past `ExpertStreamer.close`, too. Lent slots are the lender's to keep.
 
         Raises
         ------
         StrataError
             On a device whose memory the host cannot address.
+        StrataError, StallError, RequestAborted, HipError
+            As `synchronize`.
         """
+        check_wait(wait)
         self.check_held()
+        self.request.pipeline()
         if _hip.runtime_name() != "software":
             raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
-        return np.asarray(_HostView(self.address, self.nbytes, self))
+        if wait:
+            self.synchronize()
+        return as_array(self.request.core.slot_memory(), self.address, (self.nbytes,))
 
     def tensors(self):
         """The slot's bytes as named tensors, by the layout of a `strata.integrations.torch.TorchStreamer`.
@@ -158,7 +176,7 @@ cdef class Slot:
         elif stream is not None and stream != -1 and (0 if stream in (0, 1) else stream) != self.request.compute_stream:
             raise BufferError(f"stream is {stream}; the bytes are there for the request's compute stream, "
                               f"{self.request.compute_stream:#x}")
-        return bytes_capsule(self, self.address, self.nbytes, device[0], device[1])
+        return bytes_capsule((self, self.request.core.slot_memory()), self.address, self.nbytes, device[0], device[1])
 
     def check_held(self, problem="was released before"):
         """Raise `StrataError` unless the slot is held."""
@@ -193,19 +211,23 @@ cdef class Slot:
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
                 "strides": None}
 
+    @property
+    def __array_interface__(self):
+        if _hip.runtime_name() != "software":
+            # An AttributeError has NumPy ask for __array__, which says why.
+            raise AttributeError("device memory is not the host's: use __cuda_array_interface__")
+        self.viewed = self.array()                # lives as long as who asked keeps this object
+        return self.viewed.__array_interface__
+
+    def __array__(self, dtype=None, copy=None):
+        if _hip.runtime_name() != "software":
+            raise StrataError(f"slot {self.slot} (entry {self.entry}) lies in device memory, which the host cannot address: "
+                              "use __cuda_array_interface__, or copy it to the host")
+        return asked_for(self.array(), dtype, copy)
+
     def __reduce__(self):
         raise TypeError("a Slot cannot be copied or pickled: it is held once")
 
     def __repr__(self):
         held = "held" if self.held else "released"
         return f"<strata.Slot {self.slot}: entry {self.entry}, {self.nbytes} bytes at {self.address:#x}, {held}>"
-
-
-class _HostView:
-    """Lends a slot's memory to NumPy and keeps the slot's streamer alive."""
-
-    def __init__(self, address, nbytes, slot):
-        self.slot = slot
-        self.core = slot
-        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address or 1, False),
-                                    "version": 3}

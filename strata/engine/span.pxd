@@ -14,3 +14,4 @@ cdef class Span:
     cdef readonly int64_t stride
     cdef object nbytes_
     cdef object wanted_
+    cdef object viewed                # what the array interface has lent out

@@ -16,9 +16,11 @@ from strata.engine.pipeline cimport STEP_OK, STEP_ORDER, AcquiredSlot, Pipeline
 from strata.engine.running cimport Running
 from strata.engine.slot cimport new_slot
 
+from strata.engine.host_view import as_array, asked_for, check_wait
 from strata.errors import StrataError
 
 
+@cython.no_gc_clear                   # its end needs its request; no cycle leads through it
 @cython.freelist(64)
 cdef class Span:
     """Neighbouring slots that hold the bytes of consecutive entries, from `Request.acquire_span` to `release`.
@@ -41,7 +43,8 @@ cdef class Span:
     -----
     ``len()`` is the number of entries. ``span[k]`` makes a `Slot`; iterating makes one for each entry that is
     wanted. Kernels queued on the compute stream between `Request.acquire_span` and `release` see the bytes. The
-    slots are released together. One thread, the engine's, uses a span.
+    slots are released together. ``numpy.asarray(span)`` is `array` where the host can read
+    the memory, and an error elsewhere. One thread, the engine's, uses a span.
     """
 
     def __init__(self):
@@ -91,6 +94,9 @@ cdef class Span:
             raise StrataError("this span was made by no request")
         p = self.origin.pipeline()
         command = pipeline_command_of(p, self.begin)
+        if command == NULL:
+            raise StrataError(f"the span of entries {self.begin} to {self.end - 1} was released, and its list is done with: "
+                              "ask before that")
         for k in range(n):
             if entry_is_dropped(command, self.begin + k - command.first_entry):
                 marks[k] = 0
@@ -157,12 +163,17 @@ cdef class Span:
         step = pipeline_release_span(p, begin, end)
         python_has_run(core, state)
         if step == STEP_OK:
+            request.loop_forgets(<void*>self, True)
             self.request = None
             return
         if step == STEP_ORDER:
             raise StrataError(f"entries {self.begin} to {self.end - 1} cannot be released before entry "
                               f"{request.core.p.released}: what was acquired is released in order")
         request.end_with(step)
+
+    def __dealloc__(self):
+        if self.request is not None:
+            self.request.loop_forgets(<void*>self, False)
 
     def synchronize(self):
         """Block the host until the bytes of every entry have arrived. Ctrl-C, `cancel` and `stall_timeout` end the wait.
@@ -198,24 +209,36 @@ cdef class Span:
             self.synchronize()
         return views.span(self.slot, self.end - self.begin)
 
-    def array(self):
+    def array(self, wait=True):
         """All slots as one NumPy array, where device memory is host memory (software runtime).
+
+        Parameters
+        ----------
+        wait : bool, optional
+            False: do not wait until the bytes have arrived, for an engine that knows that they have.
 
         Returns
         -------
         ndarray of uint8, shape (len, slot_bytes), strides (stride, 1)
-            Valid until `release`, only once the bytes have arrived (see `synchronize`), and in row ``k`` only up to
-            ``nbytes[k]``.
+            It shows the entries until `release`, in row ``k`` only up to ``nbytes[k]``. It keeps memory of strata's own
+            alive, past `ExpertStreamer.close`, too. Lent slots are the lender's to keep.
 
         Raises
         ------
         StrataError
             On a device whose memory the host cannot address.
+        StrataError, StallError, RequestAborted, HipError
+            As `synchronize`.
         """
+        check_wait(wait)
         self.check_held()
+        self.request.pipeline()
         if _hip.runtime_name() != "software":
             raise StrataError("array() needs the software runtime; on a device use __cuda_array_interface__")
-        return np.asarray(_HostView(self, self._interface()))
+        if wait:
+            self.synchronize()
+        return as_array(self.request.core.slot_memory(), self.address, (self.end - self.begin, self.request.core.slot_bytes),
+                        (self.stride, 1))
 
     def _interface(self):
         cdef int64_t slot_bytes = self.request.core.slot_bytes
@@ -243,6 +266,20 @@ cdef class Span:
                 raise
         return False
 
+    @property
+    def __array_interface__(self):
+        if _hip.runtime_name() != "software":
+            # An AttributeError has NumPy ask for __array__, which says why.
+            raise AttributeError("device memory is not the host's: use __cuda_array_interface__")
+        self.viewed = self.array()                # lives as long as who asked keeps this object
+        return self.viewed.__array_interface__
+
+    def __array__(self, dtype=None, copy=None):
+        if _hip.runtime_name() != "software":
+            raise StrataError(f"the span of entries {self.begin} to {self.end - 1} lies in device memory, which the host cannot address: "
+                              "use __cuda_array_interface__, or copy it to the host")
+        return asked_for(self.array(), dtype, copy)
+
     def __reduce__(self):
         raise TypeError("a Span cannot be copied or pickled: it is held once")
 
@@ -250,11 +287,3 @@ cdef class Span:
         held = "held" if self.request is not None else "released"
         return (f"<strata.Span of entries {self.begin} to {self.end - 1}: slots from {self.slot}, at {self.address:#x}, "
                 f"{self.stride} bytes apart, {held}>")
-
-
-class _HostView:
-    """Lends the slots' memory to NumPy and keeps their streamer alive."""
-
-    def __init__(self, span, interface):
-        self.span = span
-        self.__array_interface__ = interface

@@ -7,19 +7,20 @@ from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 import logging
 
 from strata cimport _hip
-from strata.engine.control cimport WHO_ENGINE, Control, control_fail, control_reset
+from strata.engine.control cimport WHO_ENGINE, Control, control_fail, control_reset, control_stop
 from strata.engine.counters cimport CounterBlock, clear_counters
 from strata.engine.command cimport Command, Rows
 from strata.engine.core cimport cause_error, rows_of
-from strata.engine.host_ring cimport (HOST_RING_HUNG, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
+from strata.engine.host_ring cimport (HOST_RING_BUSY, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                       host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
-                                      host_ring_submitted, host_ring_wait_ready, worker_states)
+                                      host_ring_submitted, host_ring_wait_ready, what_is_left, worker_states)
 from strata._planner cimport ownership_end
 from strata.engine.threads cimport destroy, make
 
 from strata.engine import core
 from strata.counters import Counters
 from strata.errors import StrataError
+from strata._host_memory import check_room
 
 logger = logging.getLogger("strata")
 
@@ -42,6 +43,7 @@ cdef class StagerCore:
     cdef readonly int64_t stage_batch
     cdef object copies
     cdef bint busy
+    cdef readonly bint broken         # a thread or a DMA has not come back: its buffers may be read for ever
     cdef bint stream_known
     cdef int64_t patience_ns
     cdef object __weakref__
@@ -92,10 +94,14 @@ cdef class StagerCore:
         cdef int status
         cdef int call = 0
         self.check_open()
+        if not self.ring.allocated and copies.staged.any():
+            check_room(f"no host memory for the host ring ({self.host_ring} buffers of {self.buffer_bytes} bytes)",
+                       self.host_ring * self.buffer_bytes)
+        self.check_open()                   # what came before may have run Python
+        if self.broken:
+            raise StrataError(f"this stager is broken, so its buffers are not reused: {_cause(self.ring, self.state)}")
         if not self.ring.finished:
             raise StrataError("a request of this stager is still running: finish() it first")
-        if self.ring.broken:
-            raise StrataError("this stager is broken: a DMA could not be waited for, so its buffers are not reused")
         clear_counters(&self.state.counters)
         control_reset(&self.state.control)
         rows_of(copies, &rows)
@@ -188,6 +194,8 @@ cdef class StagerCore:
         self.check_open()
         if self.ring.finished:
             raise StrataError("no request of this stager runs: start() one first")
+        if self.ring.ending:
+            raise StrataError("this stager's request is at its end: a finish() was interrupted. finish() or abort() it")
         if not 0 <= job < self.state.command.n_jobs:
             raise ValueError(f"job is {job}; the list has {self.state.command.n_jobs} staged entries")
 
@@ -225,28 +233,55 @@ cdef class StagerCore:
 
     def finish(self):
         """End the request; see `strata.HostStager.finish`."""
-        cdef int status
-        cdef int call = 0
-        if self.ring == NULL:
+        if not self._end():
             return
-        self.check_open()
-        if self.ring.finished:
-            return                          # how it ended was said
-        self.busy = True
-        try:
-            with nogil:
-                status = host_ring_finish(self.ring, &call, self.patience_ns)
-        finally:
-            self.busy = False
         # Letting go of the sources comes last: it may run Python, which may close the stager.
-        copies, self.copies = self.copies, None
-        if self.ring.broken:
-            _hip.abandon(copies)
-        if status == HOST_RING_HUNG:
-            raise StrataError("this stager is broken, since a driver call has not returned or a DMA has not ended: "
-                              f"{'; '.join(worker_states(self.ring)) or 'no worker is busy'}")
-        _hip.raise_status(call, status)
+        _copies, self.copies = self.copies, None
         self._raise_failure()
+
+    def abort(self):
+        """End the request early; see `strata.HostStager.abort`."""
+        if self.ring != NULL and not _hip.forked() and not self.busy and not self.ring.finished:
+            control_stop(&self.state.control)
+        if self._end():
+            self.copies = None
+
+    cdef bint _end(self) except -1:
+        """End what runs, in slices, so that Ctrl-C gets through; whether it was this call that did."""
+        cdef int status = HOST_RING_BUSY
+        cdef int call = 0
+        cdef int64_t waited = 0              # not what the clock says: a paused process is no stall
+        cdef int64_t generation, chunks
+        if self.ring == NULL:
+            return False
+        self.check_open()
+        if self.ring.finished or self.broken:
+            return False                    # how it ended was said
+        generation = self.ring.generation
+        chunks = self.ring.chunks.load(memory_order_relaxed)
+        while status == HOST_RING_BUSY:
+            self.busy = True
+            with nogil:
+                status = host_ring_finish(self.ring, &call, SLICE_NS)
+            self.busy = False
+            if status != HOST_RING_BUSY:
+                break
+            waited = waited + SLICE_NS if chunks == self.ring.chunks.load(memory_order_relaxed) else 0
+            chunks = self.ring.chunks.load(memory_order_relaxed)
+            if waited >= self.patience_ns:
+                break
+            PyErr_CheckSignals()
+            self.check_open()               # a signal handler may have ended the request, or closed the stager
+            if self.ring.finished or self.ring.generation != generation:
+                return False
+        if status == _hip.HIP_SUCCESS:
+            return True
+        self.broken = True
+        _hip.abandon(self.copies)
+        if status == HOST_RING_BUSY:
+            raise StrataError("this stager is broken, since a driver call has not returned or a DMA has not ended: "
+                              f"{_cause(self.ring, self.state)}")
+        _hip.raise_status(call, status)
 
     def counters(self):
         """A snapshot of the host ring's counters."""
@@ -270,50 +305,83 @@ cdef class StagerCore:
         return tuple(bool(self.ring.pinned[b]) for b in range(self.host_ring))
 
     def close(self, timeout=None):
-        """Finish, end the threads, free the buffers. Idempotent."""
-        cdef int call = 0
+        """End what runs, end the threads, free the buffers. Idempotent.
+
+        With a timeout, in seconds: at the interpreter's end, and no signal comes through.
+        """
         cdef int64_t patience = self.patience_ns if timeout is None else int(timeout * 1e9)
-        cdef HostRing* ring = self.ring
-        cdef StagerState* state = self.state
-        cdef bint broken
+        cdef HostRing* ring
+        cdef StagerState* state
+        cdef bint free_it
         if self.busy and not _hip.forked():
             raise StrataError("this stager is in use by another thread")
-        self.ring = NULL
         if _hip.forked():
+            self.ring = NULL
             return
+        if timeout is None:
+            try:
+                self.abort()
+            except StrataError:
+                pass                        # broken: said below
+        ring = self.ring
+        state = self.state
         # From here on it is this call's alone, however often, and from wherever, it is closed again.
+        self.ring = NULL
         self.state = NULL
         copies, self.copies = self.copies, None
         if ring != NULL:
             with nogil:
-                host_ring_finish(ring, &call, patience)
-                broken = ring.broken
-            states = worker_states(ring)
-            with nogil:
-                host_ring_delete(ring, broken)
-            if broken:
+                # Once more where it is broken: what came back since then need not be left to the device.
+                free_it = _ended(ring, 0 if self.broken else patience)
+            if not free_it:
+                words = f"{_cause(ring, state)}; left as they are on purpose: {what_is_left(ring)}"
+                with nogil:
+                    host_ring_delete(ring, True)
                 _hip.abandon(copies)
-                raise StrataError(f"closing a broken stager: {'; '.join(states) or 'no worker is busy'}; its buffers, "
-                                  "events and threads are left as they are on purpose")
+                raise StrataError(f"closing a broken stager: {words}")
+            with nogil:
+                host_ring_delete(ring, False)
         if state != NULL:
             free(state.command.job_entries)
             destroy(state)
+
+    def __reduce__(self):
+        raise TypeError("a HostStager cannot be copied or pickled: it owns threads and pinned memory of this process")
 
     @property
     def closed(self):
         return self.ring == NULL
 
     def __dealloc__(self):
-        cdef int call = 0
-        cdef bint broken
+        cdef bint free_it
         cdef HostRing* ring = self.ring
         if ring != NULL and not _hip.forked():
             with nogil:
-                host_ring_finish(ring, &call, 5000000000)
-                broken = ring.broken
-                host_ring_delete(ring, broken)
-            if broken:
+                free_it = _ended(ring, 5000000000)
+                host_ring_delete(ring, not free_it)
+            if not free_it:
                 _hip.abandon(self.copies)
             elif self.state != NULL:
                 free(self.state.command.job_entries)
                 destroy(self.state)
+
+
+cdef object _cause(HostRing* ring, StagerState* state):
+    """The first failure, where there is one, and what each thread does, in words."""
+    states = "; ".join(worker_states(ring)) or "no worker is busy"
+    if state.control.failed.load(memory_order_acquire) != 2:
+        return states
+    return f"{cause_error(&state.control.failure, -1)}; {states}"
+
+
+cdef bint _ended(HostRing* ring, int64_t patience_ns) noexcept nogil:
+    """Whether the ring has come to its end within the patience: nobody is in there, and no DMA reads it."""
+    cdef int call = 0
+    cdef int status = HOST_RING_BUSY
+    cdef int64_t waited = 0
+    control_stop(ring.control)
+    while status == HOST_RING_BUSY and waited <= patience_ns:
+        status = host_ring_finish(ring, &call, SLICE_NS)
+        waited += SLICE_NS
+    _hip.clear_last_error()
+    return status == _hip.HIP_SUCCESS

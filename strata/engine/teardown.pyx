@@ -175,10 +175,14 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
         destroy(command)
         command = following
     if command != NULL:
-        # Whoever walks the next request's chain comes past it: it has no entries of that request.
+        # Whoever walks the next request's chain comes past it: it has no entries of that request, nor their plan.
         command.first_entry = 0
         command.n_entries = 0
+        free(command.jobs)
+        command.jobs = command.ends = command.job_entries = NULL
     p.commands = command
+    p.oldest = NULL
+    p.listed = 0
     if p.timing:
         add(p.counters.wall_ns, now_ns() - p.began_ns)
     p.cursor = NULL

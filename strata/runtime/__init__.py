@@ -73,7 +73,7 @@ def use(name: Name) -> str:
     -----
     Thread-safe. The same name again is a no-op.
     """
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"name is {name!r}; one of {', '.join(NAMES)} is wanted")
     from strata import _hip
 
@@ -153,7 +153,9 @@ def launch_host(stream: int, function: Callable[[], object]) -> None:
     Raises
     ------
     TypeError
-        If `function` is not callable.
+        If `stream` is no integer, or `function` is not callable.
+    ValueError
+        If `stream` is no handle.
     HipError
         If the runtime refuses the stream.
 
@@ -163,8 +165,15 @@ def launch_host(stream: int, function: Callable[[], object]) -> None:
     the driver may make it wait, not even for room in a full stream: a function cannot deadlock against the thread that
     queued it, nor against an engine that streams meanwhile.
     """
+    from strata.streamer import _handle
+
+    handle = _handle("stream", stream)
+    if handle is None:
+        raise TypeError("stream is None; a raw stream handle (int) is wanted")
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; a callable is wanted")
     ensure()
-    host_functions.launch_host(stream, function)
+    host_functions.launch_host(handle, function)
 
 
 def describe() -> dict[str, object]:

@@ -239,8 +239,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "fence skipped", _HOST_RING,
         "host ring: at the end, `dma_done` is recorded for what was submitted: one fence",
-        "            status = _hip.event_record(ring.dma_done[(end - 1) % ring.size], ring.stream)",
-        "            status = _hip.HIP_SUCCESS",
+        "    ring.end_status = _hip.event_record(ring.dma_done[ring.end_event], ring.stream)",
+        "    ring.end_status = _hip.HIP_SUCCESS",
     ),
     # Ends.
     _line(
