@@ -11,7 +11,7 @@ A group grows by one entry at a time while every rule holds, so it is maximal: t
 longer than the batch, cross the GPU wrap, change the source type, leave a gap in the jobs, cross the
 host wrap, or touch a pageable host buffer.
 """
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 
 import numpy as np
 
@@ -136,19 +136,27 @@ cdef int64_t ownership_end(int64_t host_ring, int64_t stage_batch, int64_t job, 
 
 cdef bint window_is_open(const GpuRing* ring, int64_t group_end, int64_t consumed) noexcept nogil:
     """Window release: whether the engine has released what the group's slots held before."""
-    return group_end <= consumed + ring.size
+    return group_end <= consumed + ring.window
 
 
 cdef int begin_group(GpuRing* ring, int64_t begin, int64_t end, KindCounters* counters) noexcept nogil:
-    """Reuse wait: before its first copy, the copy stream waits once for the group's latest use."""
-    cdef uintptr_t event = gpu_ring_latest_use(ring, begin, end)
+    """Reuse wait: before its first copy, the copy stream waits once for the group's latest use.
+
+    With shared dependencies not for one that it has waited for already: `used` events are recorded in one order.
+    """
+    cdef uint64_t order = 0
+    cdef uintptr_t event = gpu_ring_latest_use(ring, begin, end, &order)
     cdef int status
     if event == 0:
+        return _hip.HIP_SUCCESS
+    if ring.share and order <= ring.waited_order:
+        add(counters.reuse_waits_shared, 1)
         return _hip.HIP_SUCCESS
     _hip.announce_label(begin, begin % ring.size, begin // ring.size)
     status = _hip.stream_wait_event(ring.copy_stream, event)
     if status == _hip.HIP_SUCCESS:
         add(counters.reuse_waits, 1)
+        ring.waited_order = order
     return status
 
 

@@ -8,22 +8,28 @@ from dataclasses import dataclass, fields
 __all__ = ["Counters"]
 
 #: Counted for direct and for staged entries apart, in the order of the table.
-_KINDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
+_KINDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits", "reuse_waits_shared")
 
 #: Sections of the printed table: title -> (label, attribute).
 _SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "host ring": (
         ("dma_done_records", "dma_done_records"),
         ("host_reuse_waits", "host_reuse_waits"),
+        ("host_reuse_waits_shared", "host_reuse_waits_shared"),
         ("fences", "fences"),
         ("fence_errors", "fence_errors"),
         ("pageable_buffers", "pageable_buffers"),
     ),
     "engine": (
         ("copied_waits", "copied_waits"),
+        ("copied_waits_shared", "copied_waits_shared"),
         ("used_records", "used_records"),
+        ("used_records_shared", "used_records_shared"),
         ("skipped", "skipped"),
         ("begin_waits", "begin_waits"),
+        ("dropped", "dropped"),
+        ("dropped_bytes", "dropped_bytes"),
+        ("dropped_late", "dropped_late"),
     ),
     "seconds": (
         ("copy wait", "wait_publication_s"),
@@ -53,7 +59,7 @@ class Counters:
         memory; a staged one goes through the host ring.
     direct_copy_calls, staged_copy_calls : int
         Host-to-device copies submitted: one a segment of a direct entry, one a staged entry; none for
-        zero bytes.
+        zero bytes; neighbours that became one copy are one.
     direct_bytes, staged_bytes : int
         Payload bytes of these entries.
     direct_copied_records, staged_copied_records : int
@@ -61,10 +67,15 @@ class Counters:
     direct_reuse_waits, staged_reuse_waits : int
         Waits of the copy stream for a ``used`` event before a copy group overwrites its slots; none for a
         group whose slots are all fresh.
+    direct_reuse_waits_shared, staged_reuse_waits_shared : int
+        Groups whose latest use the copy stream had waited for before, so that they needed no wait of their own.
+        Like the other counters of this name only with ``share_dependencies``.
     dma_done_records : int
         ``dma_done`` events recorded where a job ended its ownership group.
     host_reuse_waits : int
         Waits of a worker before it writes into a host buffer that an earlier job of the request used.
+    host_reuse_waits_shared : int
+        Times that a worker took over what another one had waited for.
     fences : int
         Extra ``dma_done`` records at a request's end, for a last ownership group that was not full.
     fence_errors : int
@@ -72,13 +83,24 @@ class Counters:
     pageable_buffers : int
         Buffers of the host ring that could not be pinned.
     copied_waits : int
-        Waits of the compute stream for a ``copied`` event, one an acquired entry.
+        Waits of the compute stream for a ``copied`` event, one an acquired entry or span.
+    copied_waits_shared : int
+        Entries and spans that were acquired without one, behind a wait that covers them.
     used_records : int
-        ``used`` events recorded, those of skipped and of aborted entries included.
+        ``used`` events recorded, those of skipped and of aborted entries included; one a span.
+    used_records_shared : int
+        Entries, spans and skips whose use another one's record covers.
     skipped : int
         Entries that the engine skipped.
     begin_waits : int
         Waits of the copy stream for work that was queued on compute streams before a request began.
+    dropped : int
+        Entries that were dropped in time: nothing of them was gathered or copied. Together with ``direct_copies`` and
+        ``staged_copies`` they are the entries that the issuer has reached.
+    dropped_bytes : int
+        Their payload bytes.
+    dropped_late : int
+        Entries whose drop came too late: they are copied all the same, and passed over.
     wait_publication_s : float
         Seconds the engine's thread waited for an entry to be published ("copy wait").
     wait_window_s : float
@@ -102,11 +124,13 @@ class Counters:
     direct_bytes: int = 0
     direct_copied_records: int = 0
     direct_reuse_waits: int = 0
+    direct_reuse_waits_shared: int = 0
     staged_copies: int = 0
     staged_copy_calls: int = 0
     staged_bytes: int = 0
     staged_copied_records: int = 0
     staged_reuse_waits: int = 0
+    staged_reuse_waits_shared: int = 0
     dma_done_records: int = 0
     host_reuse_waits: int = 0
     fences: int = 0
@@ -116,6 +140,12 @@ class Counters:
     used_records: int = 0
     skipped: int = 0
     begin_waits: int = 0
+    host_reuse_waits_shared: int = 0
+    copied_waits_shared: int = 0
+    used_records_shared: int = 0
+    dropped: int = 0
+    dropped_bytes: int = 0
+    dropped_late: int = 0
     wait_publication_s: float = 0.0
     wait_window_s: float = 0.0
     wait_source_s: float = 0.0

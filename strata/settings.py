@@ -170,7 +170,7 @@ class BatchSettings:
                 values[field] = value
         return cls(**values)
 
-    def clamped(self, gpu_ring: int, host_ring: int) -> BatchSettings:
+    def clamped(self, gpu_ring: int, host_ring: int, *, merged: bool = False) -> BatchSettings:
         """These settings, each batch brought into the range that the rings allow.
 
         Parameters
@@ -179,11 +179,14 @@ class BatchSettings:
             Slots of the GPU ring, 1 or more.
         host_ring : int
             Buffers of the host ring, 1 or more.
+        merged : bool, optional
+            Whether neighbours become one copy (``submission="coalesced"``): then a direct group may be as long as the
+            ring.
 
         Returns
         -------
         BatchSettings
-            ``copy_batch`` in 1 … min(gpu_ring, 32), ``stage_batch`` in 1 … host_ring, ``stage_copy_batch``
+            ``copy_batch`` in 1 … min(gpu_ring, 32), or 1 … gpu_ring if `merged`, ``stage_batch`` in 1 … host_ring, ``stage_copy_batch``
             in 1 … min(gpu_ring, host_ring).
 
         Raises
@@ -194,7 +197,7 @@ class BatchSettings:
         gpu_ring = _at_least("gpu_ring", gpu_ring, 1)
         host_ring = _at_least("host_ring", host_ring, 1)
         return BatchSettings(
-            copy_batch=max(1, min(self.copy_batch, gpu_ring, MAX_COPY_BATCH)),
+            copy_batch=max(1, min(self.copy_batch, gpu_ring, gpu_ring if merged else MAX_COPY_BATCH)),
             stage_batch=max(1, min(self.stage_batch, host_ring)),
             stage_copy_batch=max(1, min(self.stage_copy_batch, gpu_ring, host_ring)),
         )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from strata import _hip, runtime
 from strata.copies import ExpertCopies
 from strata.counters import Counters
-from strata.engine.core import StreamerCore, check_timeout
+from strata.engine.core import SUBMISSIONS, StreamerCore, check_timeout
 from strata.engine.request import Request, begin_request
 from strata.errors import StrataError
 from strata.settings import BatchSettings, gpu_ring_from_env, host_ring_from_env, timing_from_env
@@ -67,8 +67,20 @@ class ExpertStreamer:
         Whether seconds are counted, too. Default: ``STRATA_PREFILL_TIMING``.
     stall_timeout : float, optional
         Seconds without any progress after which a wait of the engine raises `StallError`. Default: never.
-    submission : {"single", "group"}, optional
-        *group*: one ``hipMemcpyBatchAsync`` a group of direct entries where the runtime has it.
+    submission : {"single", "group", "coalesced"}, optional
+        How copies are submitted; bytes, places and order are the same. *single* (default): one call a segment of a
+        direct entry, one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has it, for
+        staged entries once all jobs of the group are ready; those overlap with their gathering only where `host_ring` is
+        at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a direct group become one copy where
+        source and destination both follow on, within one source region (see `ExpertCopies.regions`) and one
+        allocation of slots (strata's own; lent ones are taken as one each); ``copy_batch`` may then be as long as the
+        ring.
+    share_dependencies : bool, optional
+        Do not ask for what stream order gives already: one wait and one ``used`` record for the entries of a copy
+        group, no reuse wait for a use that was waited for before, one host wait an ownership group. Default: False.
+    run_ahead : int, optional
+        Entries beyond the last one consumed that may be submitted, 1 to the ring's depth (default), so that
+        `Request.drop` is in time for the rest. Batches are no longer than this.
 
     Raises
     ------
@@ -101,6 +113,8 @@ class ExpertStreamer:
         timing: bool | None = None,
         stall_timeout: float | None = None,
         submission: str = "single",
+        share_dependencies: bool = False,
+        run_ahead: int | None = None,
     ) -> None:
         slot_bytes = _count("slot_bytes", slot_bytes, 1, 2**62)
         if gpu_ring is not None:
@@ -118,8 +132,9 @@ class ExpertStreamer:
                 raise ValueError("stall_timeout is 0; a positive number of seconds is wanted")
         if timing is not None:
             timing = _flag("timing", timing)
-        if submission not in ("single", "group"):
-            raise ValueError(f"submission is {submission!r}; 'single' or 'group' is allowed")
+        if not isinstance(submission, str) or submission not in SUBMISSIONS:
+            raise ValueError(f"submission is {submission!r}; 'single', 'group' or 'coalesced' is allowed")
+        share_dependencies = _flag("share_dependencies", share_dependencies)
         self._streams = (copy_stream, compute_stream)  # kept alive
         copy_stream = _handle("copy_stream", copy_stream)
         compute_stream = _handle("compute_stream", compute_stream)
@@ -157,16 +172,19 @@ class ExpertStreamer:
         self._from_env = BatchSettings.from_env(runtime=name) if settings is None else None
         chosen = settings if settings is not None else self._from_env
         assert chosen is not None
-        self._settings = chosen.clamped(gpu_ring, host_ring)
-        grouped = submission == "group"
-        if grouped and not _hip.has_batch_copy():
+        self._run_ahead = gpu_ring if run_ahead is None else _count("run_ahead", run_ahead, 1, gpu_ring)
+        self._asked = chosen.clamped(gpu_ring, host_ring, merged=submission == "coalesced")
+        self._settings = _bounded(self._asked, self._run_ahead)
+        if submission == "group" and not _hip.has_batch_copy():
             logger.warning("submission='group' needs hipMemcpyBatchAsync, which the %s runtime does not have: "
                            "copies are submitted one by one", name)
-            grouped = False
+            submission = "single"
         self._lent = slots
         self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers or _default_workers(), self._device,
-                                  copy_stream, compute_stream, slots is None, bool(timing), stall_timeout, grouped)
-        self._submission = "group" if grouped else "single"
+                                  copy_stream, compute_stream, slots is None, bool(timing), stall_timeout,
+                                  SUBMISSIONS[submission], share_dependencies)
+        self._submission = submission
+        self._share_dependencies = share_dependencies
         _open.add(self)
 
     @classmethod
@@ -224,8 +242,18 @@ class ExpertStreamer:
 
     @property
     def submission(self) -> str:
-        """``"single"`` or ``"group"``: how copies are submitted after all."""
+        """``"single"``, ``"group"`` or ``"coalesced"``: how copies are submitted after all."""
         return self._submission
+
+    @property
+    def share_dependencies(self) -> bool:
+        """Whether what stream order gives already is not asked for."""
+        return self._share_dependencies
+
+    @property
+    def run_ahead(self) -> int:
+        """Entries beyond the last one consumed that may be submitted, where a request does not say otherwise."""
+        return self._run_ahead
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -254,8 +282,11 @@ class ExpertStreamer:
 
     @property
     def max_held(self) -> int:
-        """Slots that can always be held at once, whatever the list: the ring less the longest group, plus 1."""
-        return self.gpu_ring - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 1
+        """Slots that can always be held at once, whatever the list: the ring less the longest group, plus 1.
+
+        Where `run_ahead` is less than the ring, it is what counts.
+        """
+        return self._run_ahead - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 1
 
     @property
     def counters(self) -> Counters:
@@ -276,6 +307,7 @@ class ExpertStreamer:
         long_prefill: bool = True,
         slots: Sequence[int] | npt.NDArray[Any] | None = None,
         compute_stream: Any = None,
+        run_ahead: int | None = None,
     ) -> Request:
         """Begin a request: one pass over one list of entries.
 
@@ -290,6 +322,10 @@ class ExpertStreamer:
         compute_stream : int or stream, optional
             Stream of this request's kernels, which must live until the request has ended; strata does not touch it
             after that. Default: the streamer's.
+
+        run_ahead : int, optional
+            Entries beyond the last one consumed that may be submitted, 1 to the ring's depth. Default: the
+            streamer's.
 
         Returns
         -------
@@ -326,8 +362,9 @@ class ExpertStreamer:
                 raise ValueError(f"slots has {len(lent)}; the ring has {self.gpu_ring}")
         else:
             lent = self._lent
-        settings = self._settings if long_prefill else _SINGLE
-        request = begin_request(core, settings, copies, lent, stream, settings)
+        ahead = self._run_ahead if run_ahead is None else _count("run_ahead", run_ahead, 1, self.gpu_ring)
+        settings = _bounded(self._asked, ahead) if long_prefill else _SINGLE
+        request = begin_request(core, settings, copies, lent, stream, settings, ahead)
         self._request_stream = stream_object  # kept alive while the request may use it
         return request
 
@@ -378,6 +415,12 @@ def _count(name: str, value: object, least: int, most: int) -> int:
     if not least <= int(value) <= most:
         raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
     return int(value)
+
+
+def _bounded(settings: BatchSettings, run_ahead: int) -> BatchSettings:
+    """Return the batches with no group longer than what may be submitted at all."""
+    return BatchSettings(min(settings.copy_batch, run_ahead), settings.stage_batch,
+                         min(settings.stage_copy_batch, run_ahead))
 
 
 def _flag(name: str, value: object) -> bool:

@@ -13,6 +13,7 @@ cdef int pipeline_release(Pipeline* p, int64_t entry) noexcept nogil
 cdef int pipeline_release_span(Pipeline* p, int64_t begin, int64_t end) noexcept nogil
 cdef int pipeline_skip(Pipeline* p) noexcept nogil
 cdef int pipeline_pass_dropped(Pipeline* p) noexcept nogil
+cdef int pipeline_drop(Pipeline* p, const int64_t* entries, int64_t first, int64_t count, int64_t step) noexcept nogil
 cdef int pipeline_flush(Pipeline* p) noexcept nogil
 cdef bint pipeline_only_dropped_left(Pipeline* p) noexcept nogil
 cdef Command* pipeline_command_of(Pipeline* p, int64_t entry) noexcept nogil

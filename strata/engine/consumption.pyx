@@ -9,11 +9,11 @@ What is pending was given back without a `used` record of its own: one record co
 dependencies nothing stays pending: every release records.
 """
 from libc.stdint cimport int64_t, uint8_t
-from libcpp.atomic cimport memory_order_acquire
+from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire
 
 from strata cimport _hip
 from strata.engine.counters cimport add, add_shared
-from strata.engine.command cimport Command, entry_is_dropped, entry_span
+from strata.engine.command cimport MARK_DROPPED, Command, entry_is_dropped, entry_span
 from strata.engine.gpu_ring cimport gpu_ring_record_used, gpu_ring_stride
 from strata.engine.pipeline cimport (HELD_ENTRY, HELD_HOLES, HELD_NOTHING, HELD_SPAN, PASSED_DROPPED, PASSED_SKIPPED,
                                      STEP_BUSY, STEP_DROPPED, STEP_END, STEP_HELD, STEP_IDLE, STEP_INVALID, STEP_OK,
@@ -61,11 +61,11 @@ cdef int _published(Pipeline* p, Command* command, int64_t last) noexcept nogil:
         _hip.announce_acquire(&p.issuer.issued)
         return STEP_OK
     end = _group_end(command, last)
-    if end > p.issuer.consumed.get() + p.ring.size:
+    if end > p.issuer.consumed.get() + p.ring.window:
         step = pipeline_flush(p)
         if step != STEP_OK:
             return step
-        if end > p.issuer.consumed.get() + p.ring.size:
+        if end > p.issuer.consumed.get() + p.ring.window:
             return STEP_HELD
     p.awaited = last + 1
     return STEP_BUSY
@@ -78,7 +78,8 @@ cdef int _await_bytes(Pipeline* p, int64_t last, int64_t group_end) noexcept nog
     cdef int64_t began = 0
     cdef int status, restore, left
     cdef int call = 0
-    if p.share and last < p.waited:
+    if p.ring.share and last < p.waited:
+        add(p.counters.copied_waits_shared, 1)
         return STEP_OK
     if p.timing:
         began = now_ns()
@@ -120,6 +121,7 @@ cdef int _record(Pipeline* p, int64_t end) noexcept nogil:
     if left != _hip.HIP_SUCCESS:
         return pipeline_engine_failed(p, _hip.CALL_SET_DEVICE, left, last)
     add(p.counters.used_records, 1)
+    add(p.counters.used_records_shared, p.pending - 1)
     p.pending = 0
     _hip.announce_release(&p.issuer.consumed)
     p.issuer.consumed.advance(end)
@@ -144,7 +146,7 @@ cdef int _give_back(Pipeline* p, int64_t begin, int64_t end, bint was_read) noex
     if not was_read and p.pending == 0:
         _hip.announce_release(&p.issuer.consumed)
         p.issuer.consumed.advance(end)
-    elif p.share and end < _group_end(_command_at(&p.oldest, consumed), consumed):
+    elif p.ring.share and end < _group_end(_command_at(&p.oldest, consumed), consumed):
         p.pending += was_read
     else:
         p.pending += was_read
@@ -210,12 +212,12 @@ cdef int pipeline_acquire_span(Pipeline* p, int64_t limit, AcquiredSpan* out) no
         return STEP_INVALID
     command = _command_at(&p.cursor, begin)
     n = min(min(limit, p.ring.reach[slot]), command.first_entry + command.n_entries - begin)
-    window = p.issuer.consumed.get() + p.ring.size
+    window = p.issuer.consumed.get() + p.ring.window
     if _group_end(command, begin + n - 1) > window:
         step = pipeline_flush(p)
         if step != STEP_OK:
             return step
-        window = p.issuer.consumed.get() + p.ring.size
+        window = p.issuer.consumed.get() + p.ring.window
         n = max(<int64_t>1, min(n, window - begin))
         while n > 1 and _group_end(command, begin + n - 1) > window:
             n -= 1
@@ -318,6 +320,30 @@ cdef int pipeline_pass_dropped(Pipeline* p) noexcept nogil:
     return step
 
 
+cdef int pipeline_drop(Pipeline* p, const int64_t* entries, int64_t first, int64_t count, int64_t step) noexcept nogil:
+    """Mark entries that nobody has acquired: ``entries[k]``, or ``first + k * step`` where there is no array.
+
+    They grow along the way, and all of them are coming ones. `STEP_OK` also where the issuer or a worker was faster.
+    """
+    cdef Command* command = p.cursor
+    cdef int64_t k, entry
+    cdef int64_t late = 0
+    cdef uint8_t before
+    if not p.running:
+        return STEP_IDLE
+    if p.control.interrupted.load(memory_order_acquire):
+        return STEP_STOPPED
+    for k in range(count):
+        entry = first + k * step if entries == NULL else entries[k]
+        _command_at(&command, entry)
+        before = command.marks[entry - command.first_entry].fetch_or(MARK_DROPPED, memory_order_acq_rel)
+        if not before & MARK_DROPPED:
+            p.drops += 1
+            late += before != 0
+    add(p.counters.dropped_late, late)
+    return STEP_OK
+
+
 cdef bint pipeline_only_dropped_left(Pipeline* p) noexcept nogil:
     """Whether nothing is held, and no entry is left that anybody wants."""
     cdef Command* command = p.cursor
@@ -350,7 +376,7 @@ cdef int pipeline_record_held(Pipeline* p, int64_t* entry) noexcept nogil:
     cdef int64_t reads = p.pending
     cdef int held
     cdef int status = _hip.HIP_SUCCESS
-    if p.share:
+    if p.ring.share:
         end = p.released
     else:
         end = at
@@ -361,15 +387,16 @@ cdef int pipeline_record_held(Pipeline* p, int64_t* entry) noexcept nogil:
         if held != HELD_ENTRY and held != HELD_SPAN:
             continue
         reads += 1
-        if not p.share:
+        if not p.ring.share:
             entry[0] = end - 1
             status = gpu_ring_record_used(&p.ring, at, end)
             if status != _hip.HIP_SUCCESS:
                 return status
             add(p.counters.used_records, 1)
-    if p.share and reads > 0:
+    if p.ring.share and reads > 0:
         entry[0] = p.acquired - 1
         status = gpu_ring_record_used(&p.ring, p.issuer.consumed.get(), p.acquired)
         if status == _hip.HIP_SUCCESS:
             add(p.counters.used_records, 1)
+            add(p.counters.used_records_shared, reads - 1)
     return status

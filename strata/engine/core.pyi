@@ -3,6 +3,7 @@ from typing import Any
 from strata.counters import Counters
 
 DRIVER_TIMEOUT_S: float
+SUBMISSIONS: dict[str, int]
 
 def check_timeout(name: str, value: object) -> float: ...
 
@@ -25,7 +26,8 @@ class StreamerCore:
         own_slots: bool,
         timing: bool,
         stall_timeout: float | None,
-        group_submission: bool,
+        submission: int = ...,
+        share: bool = ...,
     ) -> None: ...
     @property
     def copy_stream(self) -> int: ...

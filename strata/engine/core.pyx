@@ -12,10 +12,11 @@ import numpy as np
 from strata cimport _hip
 from strata.engine.command cimport Command, Rows
 from strata.engine.control cimport Failure
-from strata.engine.counters cimport N_COUNTERS, N_SECONDS, read_counters
+from strata.engine.counters cimport N_COUNTERS, N_SECONDS, CounterBlock, read_counters
 from strata.engine.files cimport SourceFile
 from strata.engine.host_ring cimport what_is_left, worker_states
-from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW)
+from strata.engine.issuer cimport (ISSUER_PARKED, ISSUER_SUBMITS, ISSUER_WAITS_FOR_SOURCE, ISSUER_WAITS_FOR_WINDOW,
+                                   SUBMIT_COALESCED, SUBMIT_GROUP, SUBMIT_SINGLE)
 from strata.engine.pipeline cimport (STEP_FAILED, STEP_HUNG, STEP_NO_MEMORY, STEP_OK, Pipeline, pipeline_cancel,
                                      pipeline_new, pipeline_open, pipeline_progress)
 from strata.engine.teardown cimport pipeline_close
@@ -43,16 +44,22 @@ def check_timeout(name, value):
     return float(min(value, _LONGEST_S))        # an int may be larger than any float
 
 
-_KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits")
+_KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits", "reuse_waits_shared")
 # In the order of _counters.CounterBlock.
 _FIELDS = (
     tuple(f"direct_{field}" for field in _KIND_FIELDS) + tuple(f"staged_{field}" for field in _KIND_FIELDS)
     + ("dma_done_records", "host_reuse_waits", "fences", "fence_errors", "pageable_buffers", "copied_waits",
-       "used_records", "skipped", "begin_waits")
+       "used_records", "skipped", "begin_waits", "host_reuse_waits_shared", "copied_waits_shared", "used_records_shared",
+       "dropped", "dropped_bytes", "dropped_late")
     + ("wait_publication_s", "wait_window_s", "wait_source_s", "wait_host_reuse_s", "host_memcpy_s",
        "submission_s", "dependency_calls_s", "wall_s")
 )
 assert len(_FIELDS) == N_COUNTERS
+assert sizeof(CounterBlock) == N_COUNTERS * sizeof(int64_t)
+
+
+#: How copies are submitted, as `StreamerCore` is told.
+SUBMISSIONS = {"single": SUBMIT_SINGLE, "group": SUBMIT_GROUP, "coalesced": SUBMIT_COALESCED}
 
 
 cdef object as_counters(const int64_t* values):
@@ -137,7 +144,8 @@ cdef class StreamerCore:
         self.counting = False
 
     def __init__(self, int64_t slot_bytes, int64_t gpu_ring, int64_t host_ring, int workers, int device,
-                 copy_stream, compute_stream, bint own_slots, bint timing, stall_timeout, bint group_submission):
+                 copy_stream, compute_stream, bint own_slots, bint timing, stall_timeout, int submission=SUBMIT_SINGLE,
+                 bint share=False):
         cdef uintptr_t copy_handle = 0 if copy_stream is None else copy_stream
         cdef uintptr_t compute_handle = 0 if compute_stream is None else compute_stream
         cdef bint make_copy = copy_stream is None
@@ -161,7 +169,8 @@ cdef class StreamerCore:
         self.p.device = device
         self.p.switch_device = count > 1
         self.p.timing = timing
-        self.p.issuer.group_submission = group_submission
+        self.p.issuer.submission = submission
+        self.p.ring.share = share
         self.p.driver_timeout_ns = self._driver_timeout()
         self.p.host_room = room()[0]
         with nogil:

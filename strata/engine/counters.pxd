@@ -17,6 +17,7 @@ cdef struct KindCounters:
     atomic[int64_t] nbytes
     atomic[int64_t] copied_records
     atomic[int64_t] reuse_waits
+    atomic[int64_t] reuse_waits_shared
 
 cdef struct CounterBlock:
     KindCounters kinds[2]             # issuer
@@ -29,6 +30,12 @@ cdef struct CounterBlock:
     atomic[int64_t] used_records      # the engine's thread
     atomic[int64_t] skipped           # the engine's thread
     atomic[int64_t] begin_waits       # the engine's thread
+    atomic[int64_t] host_reuse_waits_shared  # workers: fetch_add
+    atomic[int64_t] copied_waits_shared      # the engine's thread
+    atomic[int64_t] used_records_shared      # the engine's thread
+    atomic[int64_t] dropped           # issuer
+    atomic[int64_t] dropped_bytes     # issuer
+    atomic[int64_t] dropped_late      # the engine's thread
     # Nanoseconds, with timing on.
     atomic[int64_t] wait_publication_ns  # the engine's thread
     atomic[int64_t] wait_window_ns       # issuer
@@ -41,9 +48,10 @@ cdef struct CounterBlock:
 
 # The block is an array of like counters, too: for reading all of them at once.
 cdef enum:
-    N_COUNTERS = 27
-    N_PER_KIND = 5
+    N_PER_KIND = 6
+    N_COUNTS = 15
     N_SECONDS = 8
+    N_COUNTERS = 2 * N_PER_KIND + N_COUNTS + N_SECONDS
 
 
 cdef inline void read_counters(CounterBlock* block, int64_t* values) noexcept nogil:

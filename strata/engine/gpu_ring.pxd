@@ -16,11 +16,16 @@ cdef struct GpuRing:
     uintptr_t* last_use
     uint64_t* last_use_order
     uint64_t records          # orders given so far
+    uint64_t waited_order     # the copy stream waits for every use up to this one
+    bint share                # what is waited for already is not waited for again
+    int64_t window            # entries beyond `consumed` that may be submitted, at most the ring's size
+    bint one_allocation       # of all slots, so that a copy may reach from one into the next
 
 cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* call) noexcept nogil
 cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil
 cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil
-cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end) noexcept nogil
+cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end,
+                                   uint64_t* order) noexcept nogil
 cdef void gpu_ring_measure(GpuRing* ring) noexcept nogil
 cdef int64_t gpu_ring_stride(const GpuRing* ring, int64_t slot) noexcept nogil
 cdef int gpu_ring_record_used(GpuRing* ring, int64_t begin, int64_t end) noexcept nogil

@@ -12,6 +12,8 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
     ring.size = size
     ring.slot_bytes = slot_bytes
     ring.pitch = slot_bytes
+    ring.window = size
+    ring.waited_order = 0
     ring.records = 0
     ring.addresses = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.reach = <int64_t*>calloc(size, sizeof(int64_t))
@@ -65,7 +67,8 @@ cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil:
         ring.last_use_order[s] = 0
 
 
-cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end) noexcept nogil:
+cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end,
+                                   uint64_t* order) noexcept nogil:
     """The most recently recorded `used` event among the slots of entries ``[begin, end)``, or 0.
 
     All of them are recorded on one ordered stream, so the most recent covers the others. It is not
@@ -73,11 +76,11 @@ cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t e
     """
     cdef int64_t s = begin % ring.size
     cdef int64_t last = s + (end - begin)
-    cdef uint64_t order = 0
     cdef uintptr_t event = 0
+    order[0] = 0
     while s < last:                      # a group never crosses the wrap
-        if ring.last_use_order[s] > order:
-            order = ring.last_use_order[s]
+        if ring.last_use_order[s] > order[0]:
+            order[0] = ring.last_use_order[s]
             event = ring.last_use[s]
         s += 1
     return event

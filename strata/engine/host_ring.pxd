@@ -52,6 +52,10 @@ cdef struct HostRing:
     atomic[int64_t] chunks      # of source bytes gathered so far: a sign of life
     Watermark* ready            # per buffer: job + 1
     Watermark dma_published     # jobs below this lie in ownership groups whose dma_done is recorded
+    # With shared dependencies one worker waits for an ownership group's `dma_done`. Both per terminal buffer.
+    bint share
+    atomic[int64_t]* dma_waiter # the end of the latest group that somebody waits for
+    Watermark* dma_found        # and of the latest one that was found done
     # Submission side: one thread.
     int64_t submitted
     Command* submit_command
@@ -86,4 +90,5 @@ cdef int host_ring_submitted(HostRing* ring, int64_t job, uintptr_t stream) noex
 cdef int host_ring_finish(HostRing* ring, int* call, int64_t slice_ns) noexcept nogil
 cdef list worker_states(HostRing* ring)
 cdef object what_is_left(HostRing* ring)
+cdef bint host_ring_is_pinned(const HostRing* ring, int64_t job) noexcept nogil
 cdef uintptr_t host_ring_buffer(HostRing* ring, int64_t job) noexcept nogil

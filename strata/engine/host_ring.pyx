@@ -12,12 +12,12 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from libcpp.atomic cimport memory_order_acq_rel, memory_order_acquire, memory_order_relaxed, memory_order_release
+from libcpp.atomic cimport atomic, memory_order_acq_rel, memory_order_acquire, memory_order_relaxed, memory_order_release
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_WORKER, Control, control_fail, control_fail_read, control_stop, control_watch
 from strata.engine.counters cimport CounterBlock, add, add_shared
-from strata.engine.command cimport Command, entry_span
+from strata.engine.command cimport Command, entry_span, take_entry
 from strata.engine.files cimport SourceFile, read_at
 from strata._planner cimport ownership_end
 from strata.engine.threads cimport (Watermark, destroy, destroy_array, kForever, make, make_array, now_ns,
@@ -66,13 +66,16 @@ cdef HostRing* host_ring_new(int64_t size, int64_t buffer_bytes, int n_workers, 
     ring.pinned = <uint8_t*>calloc(size, sizeof(uint8_t))
     ring.dma_done = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.ready = make_array[Watermark](size)
+    ring.dma_waiter = make_array[atomic[int64_t]](size)
+    ring.dma_found = make_array[Watermark](size)
     ring.workers = make_array[Worker](n_workers)
     if (ring.buffers == NULL or ring.pinned == NULL or ring.dma_done == NULL or ring.ready == NULL
-            or ring.workers == NULL):
+            or ring.dma_waiter == NULL or ring.dma_found == NULL or ring.workers == NULL):
         host_ring_delete(ring, False)
         return NULL
     control_watch(control, ring.ready, size)
     control_watch(control, &ring.dma_published, 1)
+    control_watch(control, ring.dma_found, size)
     return ring
 
 
@@ -143,6 +146,8 @@ cdef void host_ring_delete(HostRing* ring, bint leak) noexcept nogil:
     free(ring.pinned)
     free(ring.dma_done)
     destroy_array(ring.ready)
+    destroy_array(ring.dma_waiter)
+    destroy_array(ring.dma_found)
     destroy_array(ring.workers)
     destroy(ring)
 
@@ -197,6 +202,8 @@ cdef void host_ring_begin(HostRing* ring, int64_t stage_batch, bint timing) noex
     ring.dma_published.reset(0)
     for b in range(ring.size):
         ring.ready[b].reset(0)
+        ring.dma_waiter[b].store(0, memory_order_relaxed)
+        ring.dma_found[b].reset(0)
     ring.finished = False
     ring.ending = False
     ring.closing.store(0, memory_order_release)
@@ -230,6 +237,11 @@ cdef void host_ring_restart_at(HostRing* ring, Command* command) noexcept nogil:
     elif ring.first == NULL:
         ring.first = command
     ring.submit_command = command
+
+
+cdef bint host_ring_is_pinned(const HostRing* ring, int64_t job) noexcept nogil:
+    """Whether the job's buffer is pinned memory."""
+    return ring.pinned[job % ring.size]
 
 
 cdef uintptr_t host_ring_buffer(HostRing* ring, int64_t job) noexcept nogil:
@@ -446,7 +458,11 @@ cdef int64_t _claim(HostRing* ring) noexcept nogil:
 
 
 cdef void _run_job(Worker* worker, int64_t job) noexcept nogil:
-    """Wait for the buffer, gather the entry's segments into it, publish it."""
+    """Wait for the buffer, gather the entry's segments into it, publish it.
+
+    A dropped entry's job has its turn, too: were it published before the buffer is its own, the job that still owns it
+    would count as ready.
+    """
     cdef HostRing* ring = worker.ring
     cdef int64_t index
     cdef int64_t began = 0
@@ -467,7 +483,7 @@ cdef void _run_job(Worker* worker, int64_t job) noexcept nogil:
     worker.state.store(WORKER_COPIES, memory_order_relaxed)
     if ring.timing:
         began = now_ns()
-    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):
+    if take_entry(worker.command, index) and not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):
         return
     if ring.timing:
         add_shared(ring.counters.host_memcpy_ns, now_ns() - began)
@@ -488,12 +504,33 @@ cdef bint _wait_for_buffer(Worker* worker, int64_t job, int64_t entry) noexcept 
         return False
     _hip.announce_acquire(&ring.dma_published)
     worker.state.store(WORKER_WAITS_FOR_DMA, memory_order_relaxed)
+    if ring.share and not _is_waiter(ring, end):
+        if not ring.dma_found[(end - 1) % ring.size].wait(end, ring.control.stop, kForever):
+            return False
+        _hip.announce_acquire(&ring.dma_found[(end - 1) % ring.size])
+        add_shared(ring.counters.host_reuse_waits_shared, 1)
+        return True
     status = _hip.event_synchronize(ring.dma_done[(end - 1) % ring.size])
     if status != _hip.HIP_SUCCESS:
         control_fail(ring.control, WHO_WORKER, worker.index, _hip.CALL_EVENT_SYNCHRONIZE, status, entry, -1)
         return False
     add_shared(ring.counters.host_reuse_waits, 1)
+    if ring.share:
+        _hip.announce_release(&ring.dma_found[(end - 1) % ring.size])
+        ring.dma_found[(end - 1) % ring.size].advance(end)
     return True
+
+
+cdef bint _is_waiter(HostRing* ring, int64_t end) noexcept nogil:
+    """Whether it is this worker that waits for the DMA of the ownership group that ends there: the first that asks.
+
+    Ends on one buffer only grow: a later group is published once every job before it is ready, its waiter's, too.
+    """
+    cdef int64_t before = ring.dma_waiter[(end - 1) % ring.size].load(memory_order_acquire)
+    while before < end:
+        if ring.dma_waiter[(end - 1) % ring.size].compare_exchange_weak(before, end, memory_order_acq_rel):
+            return True
+    return False
 
 
 cdef bint _gather(Worker* worker, const Command* command, int64_t index, uintptr_t buffer) noexcept nogil:

@@ -16,6 +16,25 @@ cdef enum IssuerState:
     ISSUER_SUBMITS = 3              # in the HIP call named by `call`
     ISSUER_FINISHES = 4             # in the host ring's finish, or in the HIP call named by `call`
 
+cdef enum Submission:
+    SUBMIT_SINGLE = 0               # one copy a segment; a staged entry is one
+    SUBMIT_GROUP = 1                # one batch call a group
+    SUBMIT_COALESCED = 2            # neighbouring direct segments of a group are one copy
+
+# Copies of one group that are put together and not submitted yet.
+cdef struct Pieces:
+    int64_t entry                   # of the first
+    int64_t n                       # of a batch: in `batch_dsts` and its neighbours
+    # Of a run of neighbours, 0 bytes where there is none.
+    uintptr_t dst
+    uintptr_t src
+    int64_t nbytes
+    int64_t region
+    int64_t slot
+    # Entries all of whose pieces are among these or submitted.
+    int64_t copies
+    int64_t payload
+
 cdef struct Issuer:
     GpuRing* ring
     HostRing* host
@@ -23,7 +42,8 @@ cdef struct Issuer:
     CounterBlock* counters
     int device
     bint timing
-    bint group_submission           # one batch call a group of direct copies, where the runtime has it
+    int submission                  # `Submission`
+    Pieces pieces
     # Commands since the thread's birth. `tail` is the last one listed; it outlives its execution, so that
     # the thread can find its successor.
     Watermark submitted

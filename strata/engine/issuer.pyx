@@ -10,9 +10,11 @@ from libcpp.atomic cimport atomic, memory_order_acquire, memory_order_relaxed, m
 from strata cimport _hip
 from strata.engine.control cimport WHO_ISSUER, control_fail
 from strata.engine.counters cimport DIRECT, STAGED, KindCounters, add, add_shared
-from strata.engine.command cimport COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, COMMAND_SETTLE, Command, entry_span
+from strata.engine.command cimport (COMMAND_ENTRIES, COMMAND_FINISH, COMMAND_QUIT, COMMAND_SETTLE, Command,
+                                    entry_is_taken, entry_span, take_entry)
 from strata.engine.gpu_ring cimport gpu_ring_wait_uses
-from strata.engine.host_ring cimport host_ring_buffer, host_ring_finish, host_ring_submitted, host_ring_wait_ready
+from strata.engine.host_ring cimport (host_ring_buffer, host_ring_finish, host_ring_is_pinned, host_ring_submitted,
+                                      host_ring_wait_ready)
 from strata._planner cimport begin_group, end_group, window_is_open
 from strata.engine.threads cimport kForever, now_ns, thread_start
 
@@ -90,7 +92,7 @@ cdef void _issue(Issuer* issuer, Command* command) noexcept nogil:
             issuer.state.store(ISSUER_WAITS_FOR_WINDOW, memory_order_relaxed)
             if issuer.timing:
                 began = now_ns()
-            if not issuer.consumed.wait(end - issuer.ring.size, issuer.control.stop, kForever):
+            if not issuer.consumed.wait(end - issuer.ring.window, issuer.control.stop, kForever):
                 return
             if issuer.timing:
                 add(issuer.counters.wait_window_ns, now_ns() - began)
@@ -101,20 +103,9 @@ cdef void _issue(Issuer* issuer, Command* command) noexcept nogil:
         issuer.dirty.store(1, memory_order_relaxed)
         if not _dependency(issuer, begin, end, counters, True):
             return
-        if kind == DIRECT and issuer.group_submission:
-            if not _copy_group(issuer, command, i, end - begin, counters):
-                return
-            i += end - begin
-        else:
-            while i < end - command.first_entry:
-                if issuer.control.stop.load(memory_order_acquire):
-                    return
-                if kind == DIRECT:
-                    if not _copy_direct(issuer, command, i, counters):
-                        return
-                elif not _copy_staged(issuer, command, i, counters):
-                    return
-                i += 1
+        if not _copy_group(issuer, command, i, end - begin, counters):
+            return
+        i += end - begin
         if not _dependency(issuer, begin, end, counters, False):
             return
         _hip.announce_release(&issuer.issued)
@@ -146,122 +137,180 @@ cdef bint _dependency(Issuer* issuer, int64_t begin, int64_t end, KindCounters* 
     return _fail(issuer, call, status, begin if before else end - 1)
 
 
-cdef bint _submit(Issuer* issuer, uintptr_t dst, uintptr_t src, int64_t nbytes, int64_t entry,
-                  KindCounters* counters) noexcept nogil:
-    cdef int64_t began = 0
-    cdef int status
-    issuer.call.store(_hip.CALL_MEMCPY_ASYNC, memory_order_relaxed)
-    _hip.announce_label(entry, entry % issuer.ring.size, entry // issuer.ring.size)
-    if issuer.timing:
-        began = now_ns()
-    status = _hip.copy_h2d(dst, src, nbytes, issuer.ring.copy_stream)
-    if issuer.timing:
-        add(issuer.counters.submission_ns, now_ns() - began)
-    if status != _hip.HIP_SUCCESS:
-        return _fail(issuer, _hip.CALL_MEMCPY_ASYNC, status, entry)
-    add(counters.copy_calls, 1)
-    return True
+# --- copies ------------------------------------------------------------------------------------------
 
-
-cdef bint _copy_direct(Issuer* issuer, Command* command, int64_t index, KindCounters* counters) noexcept nogil:
-    """One copy a segment, from where it lies in pinned memory to its place in the slot."""
-    cdef int64_t entry = command.first_entry + index
-    cdef uintptr_t slot = issuer.ring.addresses[entry % issuer.ring.size]
-    cdef int64_t s
-    cdef int64_t total = 0
-    for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
-        if command.nbytes[s] == 0:
-            continue
-        if not _submit(issuer, slot + <uintptr_t>command.offsets[s], <uintptr_t>command.addresses[s],
-                       command.nbytes[s], entry, counters):
+cdef bint _copy_group(Issuer* issuer, Command* command, int64_t first, int64_t n, KindCounters* counters) noexcept nogil:
+    """The group's copies: the same sources, destinations, bytes and order however they are submitted."""
+    cdef bint staged = command.jobs[first] >= 0
+    cdef bint batched = issuer.submission == SUBMIT_GROUP and (not staged or host_ring_is_pinned(issuer.host,
+                                                                                                 command.jobs[first]))
+    cdef bint at_once = batched or (issuer.submission == SUBMIT_COALESCED and not staged)
+    cdef int64_t i
+    issuer.pieces.n = 0
+    issuer.pieces.nbytes = 0
+    issuer.pieces.copies = 0
+    issuer.pieces.payload = 0
+    if staged and batched:
+        # All before the first: a group never crosses the host wrap, so none of its jobs waits for another's copy.
+        for i in range(first, first + n):
+            if not _await_source(issuer, command, i):
+                return False
+    for i in range(first, first + n):
+        if (i == first or not at_once) and issuer.control.stop.load(memory_order_acquire):
             return False
-        total += command.nbytes[s]
-    add(counters.copies, 1)
-    add(counters.nbytes, total)
+        if staged and not batched and not _await_source(issuer, command, i):
+            return False
+        if not _copy_entry(issuer, command, i, staged, batched, at_once, counters):
+            return False
+        if staged and not batched and not _submitted(issuer, command, i):
+            return False
+    if not _flush(issuer, counters):
+        return False
+    if staged and batched:
+        for i in range(first, first + n):
+            if not _submitted(issuer, command, i):
+                return False
     return True
 
 
-cdef bint _copy_staged(Issuer* issuer, Command* command, int64_t index, KindCounters* counters) noexcept nogil:
-    """One copy from the job's buffer, once a worker has gathered the entry there."""
+cdef bint _copy_entry(Issuer* issuer, Command* command, int64_t index, bint staged, bint batched, bint at_once,
+                      KindCounters* counters) noexcept nogil:
+    """An entry's pieces: its segments as they lie in pinned memory, or what a worker has gathered in one buffer."""
     cdef int64_t entry = command.first_entry + index
-    cdef int64_t job = command.jobs[index]
-    cdef int64_t span = entry_span(command, index)
-    cdef int64_t began = 0
     cdef int64_t s
+    cdef int64_t span = 0
     cdef int64_t total = 0
+    cdef int64_t region
+    cdef bint taken = entry_is_taken(command, index) if staged else take_entry(command, index)
+    for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
+        total += command.nbytes[s]
+    if not taken:
+        # What lies on both sides of it are no neighbours.
+        if not batched and not _flush(issuer, counters):
+            return False
+        add(issuer.counters.dropped, 1)
+        add(issuer.counters.dropped_bytes, total)
+        return True
+    if staged:
+        span = entry_span(command, index)
+        if span > 0 and not _piece(issuer, entry, 0, host_ring_buffer(issuer.host, command.jobs[index]), span, -1,
+                                   batched, at_once, counters):
+            return False
+    else:
+        for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
+            region = -1 if command.regions == NULL else command.regions[s]
+            if command.nbytes[s] > 0 and not _piece(issuer, entry, command.offsets[s], <uintptr_t>command.addresses[s],
+                                                    command.nbytes[s], region, batched, at_once, counters):
+                return False
+    issuer.pieces.copies += 1
+    issuer.pieces.payload += total
+    return at_once or _flush(issuer, counters)
+
+
+cdef inline uintptr_t _destination(Issuer* issuer, int64_t entry, int64_t offset) noexcept nogil:
+    """Where a piece of an entry goes."""
+    return issuer.ring.addresses[entry % issuer.ring.size] + <uintptr_t>offset
+
+
+cdef bint _piece(Issuer* issuer, int64_t entry, int64_t offset, uintptr_t src, int64_t nbytes, int64_t region,
+                 bint batched, bint at_once, KindCounters* counters) noexcept nogil:
+    """One piece of memory to copy: now, with the rest of its group, or together with its neighbour."""
+    cdef Pieces* pieces = &issuer.pieces
+    cdef uintptr_t dst = _destination(issuer, entry, offset)
+    cdef int64_t slot = entry % issuer.ring.size
+    if batched:
+        if pieces.n == issuer.batch_room and not _flush(issuer, counters):
+            return False
+        if pieces.n == 0:
+            pieces.entry = entry
+        issuer.batch_dsts[pieces.n] = <void*>dst
+        issuer.batch_srcs[pieces.n] = <void*>src
+        issuer.batch_sizes[pieces.n] = nbytes
+        pieces.n += 1
+        return True
+    if pieces.nbytes > 0:
+        if (region >= 0 and region == pieces.region and src == pieces.src + <uintptr_t>pieces.nbytes
+                and dst == pieces.dst + <uintptr_t>pieces.nbytes
+                and (slot == pieces.slot or issuer.ring.one_allocation)):
+            pieces.nbytes += nbytes
+            pieces.slot = slot
+            return True
+        if not _flush(issuer, counters):
+            return False
+        if at_once and issuer.control.stop.load(memory_order_acquire):
+            return False
+    pieces.entry = entry
+    pieces.dst = dst
+    pieces.src = src
+    pieces.nbytes = nbytes
+    pieces.region = region
+    pieces.slot = slot
+    return at_once or _flush(issuer, counters)
+
+
+cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
+    """Submit what was put together, and count the entries that it completes."""
+    cdef Pieces* pieces = &issuer.pieces
+    cdef int64_t began = 0
+    cdef int64_t calls = pieces.n if pieces.n > 0 else 1
+    cdef int call = _hip.CALL_MEMCPY_BATCH_ASYNC if pieces.n > 0 else _hip.CALL_MEMCPY_ASYNC
     cdef int status
+    if pieces.n > 0 or pieces.nbytes > 0:
+        issuer.call.store(call, memory_order_relaxed)
+        _hip.announce_label(pieces.entry, pieces.entry % issuer.ring.size, pieces.entry // issuer.ring.size)
+        if issuer.timing:
+            began = now_ns()
+        if pieces.n > 0:
+            status = _hip.copy_h2d_batch(issuer.batch_dsts, issuer.batch_srcs, issuer.batch_sizes, pieces.n,
+                                         issuer.ring.copy_stream)
+        else:
+            status = _hip.copy_h2d(pieces.dst, pieces.src, pieces.nbytes, issuer.ring.copy_stream)
+        if issuer.timing:
+            add(issuer.counters.submission_ns, now_ns() - began)
+        if status != _hip.HIP_SUCCESS:
+            return _fail(issuer, call, status, pieces.entry)
+        add(counters.copy_calls, calls)
+        pieces.n = 0
+        pieces.nbytes = 0
+    if pieces.copies > 0:
+        add(counters.copies, pieces.copies)
+        add(counters.nbytes, pieces.payload)
+        pieces.copies = 0
+        pieces.payload = 0
+    return True
+
+
+cdef bint _await_source(Issuer* issuer, Command* command, int64_t index) noexcept nogil:
+    """Until a worker is done with the entry's job: gathered, or found dropped."""
+    cdef int64_t began = 0
     if issuer.timing:
         began = now_ns()
-    issuer.entry.store(entry, memory_order_relaxed)
+    issuer.entry.store(command.first_entry + index, memory_order_relaxed)
     issuer.state.store(ISSUER_WAITS_FOR_SOURCE, memory_order_relaxed)
-    if not host_ring_wait_ready(issuer.host, job, kForever):
+    if not host_ring_wait_ready(issuer.host, command.jobs[index], kForever):
         return False
     issuer.state.store(ISSUER_SUBMITS, memory_order_relaxed)
     if issuer.timing:
         add(issuer.counters.wait_source_ns, now_ns() - began)
-    if span > 0:
-        if not _submit(issuer, issuer.ring.addresses[entry % issuer.ring.size],
-                       host_ring_buffer(issuer.host, job), span, entry, counters):
-            return False
-    for s in range(command.entry_starts[index], command.entry_starts[index + 1]):
-        total += command.nbytes[s]
-    add(counters.copies, 1)
-    add(counters.nbytes, total)
+    return True
+
+
+cdef bint _submitted(Issuer* issuer, Command* command, int64_t index) noexcept nogil:
+    """The job's copy is submitted, or nothing of it is copied: tell the host ring in either case."""
+    cdef int64_t began = 0
+    cdef int status
     issuer.call.store(_hip.CALL_EVENT_RECORD, memory_order_relaxed)
     if issuer.timing:
         began = now_ns()
-    status = host_ring_submitted(issuer.host, job, issuer.ring.copy_stream)
+    status = host_ring_submitted(issuer.host, command.jobs[index], issuer.ring.copy_stream)
     if issuer.timing:
         add_shared(issuer.counters.dependency_calls_ns, now_ns() - began)
     if status != _hip.HIP_SUCCESS:
-        return _fail(issuer, _hip.CALL_EVENT_RECORD, status, entry)
+        return _fail(issuer, _hip.CALL_EVENT_RECORD, status, command.first_entry + index)
     return True
 
 
-cdef bint _copy_group(Issuer* issuer, Command* command, int64_t first, int64_t n,
-                      KindCounters* counters) noexcept nogil:
-    """The group's copies in one call: the same sources, destinations, bytes and order."""
-    cdef int64_t i, s, entry
-    cdef int64_t count = 0
-    cdef int64_t total = 0
-    cdef int64_t began = 0
-    cdef int status
-    cdef uintptr_t slot
-    if command.entry_starts[first + n] - command.entry_starts[first] > issuer.batch_room:
-        for i in range(first, first + n):
-            if issuer.control.stop.load(memory_order_acquire):
-                return False
-            if not _copy_direct(issuer, command, i, counters):
-                return False
-        return True
-    for i in range(first, first + n):
-        entry = command.first_entry + i
-        slot = issuer.ring.addresses[entry % issuer.ring.size]
-        for s in range(command.entry_starts[i], command.entry_starts[i + 1]):
-            if command.nbytes[s] == 0:
-                continue
-            issuer.batch_dsts[count] = <void*>(slot + <uintptr_t>command.offsets[s])
-            issuer.batch_srcs[count] = <void*><uintptr_t>command.addresses[s]
-            issuer.batch_sizes[count] = command.nbytes[s]
-            total += command.nbytes[s]
-            count += 1
-    entry = command.first_entry + first
-    issuer.call.store(_hip.CALL_MEMCPY_BATCH_ASYNC, memory_order_relaxed)
-    _hip.announce_label(entry, entry % issuer.ring.size, entry // issuer.ring.size)
-    if count > 0:
-        if issuer.timing:
-            began = now_ns()
-        status = _hip.copy_h2d_batch(issuer.batch_dsts, issuer.batch_srcs, issuer.batch_sizes, count,
-                                     issuer.ring.copy_stream)
-        if issuer.timing:
-            add(issuer.counters.submission_ns, now_ns() - began)
-        if status != _hip.HIP_SUCCESS:
-            return _fail(issuer, _hip.CALL_MEMCPY_BATCH_ASYNC, status, entry)
-    add(counters.copy_calls, count)
-    add(counters.copies, n)
-    add(counters.nbytes, total)
-    return True
-
+# --- the end ---------------------------------------------------------------------------------------------
 
 cdef int _finish(Issuer* issuer) noexcept nogil:
     """End of the request: the host ring, then everything on the copy stream.

@@ -92,7 +92,6 @@ cdef struct Pipeline:
     int64_t waited               # the compute stream has waited for the bytes of every entry below
     int64_t awaited              # entries that must be published before what was found busy can go on
     int64_t drops                # entries marked as dropped
-    bint share                   # dependencies that stream order gives already are not asked for
     uint8_t* held                # per slot: `Held`, at the first slot of what is held
     int64_t* held_ends           # and the entry after its last
     Command* commands              # the chain, from the last request's final command on
@@ -121,7 +120,7 @@ cdef int pipeline_open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, int64_
                        uintptr_t copy_stream, bint make_copy, uintptr_t compute_stream, bint make_compute,
                        bint own_slots) noexcept nogil
 
-cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
+cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, int64_t window, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil
 cdef int pipeline_extend(Pipeline* p, const Rows* rows, bint copy_arrays) noexcept nogil
 cdef int pipeline_wait_published(Pipeline* p, int64_t timeout_ns) noexcept nogil

@@ -163,6 +163,7 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
             p.ring.addresses[s] = p.owned_slots + <uintptr_t>(s * p.owned_stride)
         gpu_ring_measure(&p.ring)
     p.slots_are_lent = not own_slots
+    p.ring.one_allocation = own_slots
     return STEP_OK
 
 
@@ -194,7 +195,7 @@ cdef int64_t pipeline_progress(Pipeline* p) noexcept nogil:
 
 # --- a request: begin, extend -----------------------------------------------------------------------------------
 
-cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* lent_slots,
+cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, int64_t window, const uintptr_t* lent_slots,
                         uintptr_t compute_stream) noexcept nogil:
     """Begin a request: reset, the slots, the begin fence. Nothing is left behind by a failure."""
     cdef int restore, step, status
@@ -213,6 +214,7 @@ cdef int pipeline_begin(Pipeline* p, const PlanLimits* limits, const uintptr_t* 
     if status != _hip.HIP_SUCCESS:
         return _failed(p, _hip.CALL_SET_DEVICE, status)
     p.limits = limits[0]
+    p.ring.window = window
     p.issuer.issued.reset(0)
     p.issuer.consumed.reset(0)
     p.length = 0
@@ -279,7 +281,11 @@ cdef int _begin_fence(Pipeline* p, const uintptr_t* lent_slots, uintptr_t comput
         # request's fence came after all their uses.
         gpu_ring_forget_uses(&p.ring)
         gpu_ring_measure(&p.ring)
+    if other_stream:
+        # The copy stream is behind every use there was.
+        p.ring.waited_order = p.ring.records
     p.slots_are_lent = lent
+    p.ring.one_allocation = not lent
     p.ring.compute_stream = compute_stream
     p.last_compute_stream = compute_stream
     p.last_end = END_UNMARKED
@@ -296,6 +302,7 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
         if p.host == NULL:
             p.wanted = 0
             return STEP_NO_MEMORY
+        p.host.share = p.ring.share
         p.issuer.host = p.host
     if not p.host.started:
         # Where that fails the ring stays for the next try: cancel() may be waking whoever waits in it.

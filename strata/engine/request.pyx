@@ -17,7 +17,7 @@ from strata.engine.command cimport Rows
 from strata.engine.core cimport (PyThreadState, StreamerCore, as_counters, cause_error, let_python_run, nanoseconds,
                                  python_has_run, rows_of)
 from strata.engine.counters cimport N_COUNTERS, read_counters
-from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_flush,
+from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_drop, pipeline_flush,
                                         pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_release,
                                         pipeline_release_span, pipeline_skip)
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK,
@@ -43,7 +43,7 @@ cdef enum:
     SLICE_NS = 20000000          # of a blocking wait, between two looks for Ctrl-C
 
 
-def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compute_stream, settings):
+def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compute_stream, settings, int64_t run_ahead):
     """Begin a request; see `strata.ExpertStreamer.begin`."""
     cdef PlanLimits plan
     cdef uintptr_t[::1] slots
@@ -83,7 +83,7 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
         raise StrataError("a request of this streamer is still running: finish() or abort() it first")
     p = core.p
     state = let_python_run(core)
-    step = pipeline_begin(p, &plan, slot_pointer, compute_stream)
+    step = pipeline_begin(p, &plan, run_ahead, slot_pointer, compute_stream)
     python_has_run(core, state)
     if step != STEP_OK:
         raise core.setup_problem(step)
@@ -99,6 +99,33 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
             request._end_quietly()
             raise
     return request
+
+
+def dropped_entries(entries, length):
+    """What `Request.drop` was given, as a range or a sorted array of int64."""
+    if isinstance(entries, (bool, np.bool_)):
+        raise TypeError(f"entries is {entries!r}; entries of the request are wanted")
+    if isinstance(entries, (int, np.integer)):
+        return range(int(entries), int(entries) + 1)
+    if isinstance(entries, slice):
+        return range(length)[entries]
+    if isinstance(entries, range):
+        return entries
+    array = np.asarray(entries)
+    if array.ndim != 1:
+        raise TypeError(f"entries is {entries!r}; an entry, a slice, a range, integers or a mask are wanted")
+    if array.dtype == np.bool_:
+        if len(array) != length:
+            raise ValueError(f"entries is a mask of {len(array)}; the list has {length} entries")
+        return np.flatnonzero(array).astype(np.int64, copy=False)
+    if array.size == 0:
+        return range(0)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"entries has dtype {array.dtype}; integers or bools are wanted")
+    if array.dtype.kind == "u" and int(array.max()) > 2**62:
+        raise IndexError(f"entries has {int(array.max())}; the list has {length} entries")
+    array = np.ascontiguousarray(array, np.int64)
+    return array if bool((array[1:] >= array[:-1]).all()) else np.sort(array)
 
 
 cdef class Request(Running):
@@ -354,6 +381,55 @@ cdef class Request(Running):
         if step != STEP_OK:
             self._raise(step)
         return 0
+
+    def drop(self, entries):
+        """Mark coming entries as unwanted, so that nothing of them is gathered or copied.
+
+        Parameters
+        ----------
+        entries : int, slice, range, (n,) integers, or (len(request),) bools
+            Entries of the request that nobody has acquired or passed yet. A slice is taken of the whole list, a
+            mask marks the entries to drop.
+
+        Raises
+        ------
+        IndexError
+            If an entry is past the end of the list, or negative; nothing is dropped.
+        ValueError
+            If an entry was acquired or passed before, or a mask has another length; nothing is dropped.
+        TypeError
+            If `entries` is none of these.
+        StrataError, RequestAborted, HipError
+            As `acquire`.
+
+        Notes
+        -----
+        Iteration, spans and `finish` pass over dropped entries; in a span they are holes. `acquire` refuses one, and
+        `skip` passes it. What the issuer or a worker has taken already is copied all the same, which is no error:
+        ``counters.dropped_late`` counts it. So that a drop is in time, bound how far the copies run ahead of the engine
+        with `run_ahead`. Time is linear in the number of entries dropped.
+        """
+        cdef Pipeline* p = self.pipeline()
+        cdef const int64_t[::1] rows
+        cdef int step
+        each = dropped_entries(entries, p.length)
+        p = self.pipeline()
+        if len(each) == 0:
+            return
+        least, most = (min(each[0], each[-1]), max(each[0], each[-1]))
+        if least < 0 or most >= p.length:
+            raise IndexError(f"entries has {least if least < 0 else most}; the list has {p.length} entries")
+        if least < p.acquired:
+            raise ValueError(f"entries has {least}; what comes before entry {p.acquired} was acquired or passed already")
+        if isinstance(each, range):
+            if each.step < 0:
+                each = each[::-1]
+            step = pipeline_drop(p, NULL, each.start, len(each), each.step)
+        else:
+            rows = each
+            step = pipeline_drop(p, &rows[0], 0, rows.shape[0], 0)
+        if step != STEP_OK:
+            self._raise(step)
 
     def flush(self):
         """Record the `used` of everything that was released and shares a record that is still to come.
@@ -736,7 +812,7 @@ cdef class Request(Running):
             held = entry - p.released
             raise StrataError(
                 f"entry {entry} cannot be published while {held} slots are held: only a release can free its "
-                f"group's slots. At most {self.core.gpu_ring - max(p.limits.copy_batch, p.limits.stage_copy_batch) + 1} "
+                f"group's slots. At most {p.ring.window - max(p.limits.copy_batch, p.limits.stage_copy_batch) + 1} "
                 "slots (max_held) can always be held")
         if step == STEP_DROPPED:
             raise StrataError(f"entry {entry} was dropped and cannot be acquired: skip() passes it")
