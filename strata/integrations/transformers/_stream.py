@@ -1,0 +1,260 @@
+"""Streaming the experts of a model that is loaded, and undoing it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import strata
+from strata.integrations.transformers._cache import ExpertCache
+from strata.integrations.transformers._experts import ExpertsLayer, find_layers
+from strata.integrations.transformers._ring import Ring
+from strata.integrations.transformers._streamed import StreamedModel, layer_of
+
+__all__ = ["IMPLEMENTATION", "stream_experts", "streamed", "unstream"]
+
+IMPLEMENTATION = "strata"
+#: Bytes of slots where nobody says: the ring hides the copies, more of it hides no more.
+_RING_BYTES = 2**30
+_MOST_SLOTS = 96
+_LEAST_SLOTS = 4
+
+_models: weakref.WeakKeyDictionary[nn.Module, tuple[StreamedModel, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def stream_experts(
+    model: nn.Module,
+    *,
+    device: torch.device | str | int | None = None,
+    slots: int | None = None,
+    pinned_bytes: int = 0,
+    cache_bytes: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """Stream the experts of a loaded model from host memory.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Loaded on the CPU, in evaluation mode. Everything but its experts moves to `device`.
+    device : torch.device, str or int, optional
+        Default: the current CUDA (or HIP) device where there is one, else the CPU over strata's software runtime.
+    slots : int, optional
+        Experts that the ring in device memory holds. Default: as many as fit 1 GiB, 4 to 96.
+    pinned_bytes : int, default 0
+        Host memory that may be pinned: experts move into pinned memory, layer by layer, while they fit.
+    cache_bytes : int, default 0
+        Device memory for experts that stay from one forward to the next, least recently used. Decoding uses it.
+    **options
+        Further arguments of `strata.ExpertStreamer`: `workers`, `host_ring`, `settings`, `submission`, ….
+
+    Returns
+    -------
+    model
+        The same object; `unstream` undoes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what cannot be streamed, by name; the model is as it was.
+    ImportError
+        For a transformers outside the tested range.
+
+    Notes
+    -----
+    One thread at a time uses the model. Its experts stay parameters on the CPU, so that checkpoints are saved as
+    before; do not move the model with ``.to()`` afterwards.
+    """
+    _check_model(model)
+    where = _device(device)
+    layers = find_layers(model)
+    for layer in layers:
+        for name, parameter in layer.parameters().items():
+            if parameter.device.type == "meta":
+                raise ValueError(f"{layer.name}.{name} is on the meta device: its weights were not loaded; "
+                                 "strata.integrations.transformers.from_pretrained leaves experts in their files")
+            if parameter.device.type != "cpu":
+                raise ValueError(f"{layer.name}.{name} is on {parameter.device} already: experts are streamed from "
+                                 "host memory, so load the model on the CPU")
+            if not parameter.is_contiguous():
+                raise ValueError(f"{layer.name}.{name} is not contiguous")
+    left = _bytes("pinned_bytes", pinned_bytes)
+    for layer in layers:
+        pinned = layer.nbytes <= left
+        if pinned:
+            left -= layer.nbytes
+            _pin(layer)
+        layer.copies = _copies(layer, pinned)
+    return start(model, layers, where, slots=slots, cache_bytes=cache_bytes, options=options)
+
+
+def start(
+    model: nn.Module, layers: list[ExpertsLayer], device: torch.device, *, slots: int | None, cache_bytes: int,
+    options: dict[str, Any],
+) -> nn.Module:
+    """Begin to stream layers whose copies are known."""
+    slot_bytes = max(layer.slot_bytes for layer in layers)
+    if slots is None:
+        slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, _RING_BYTES // slot_bytes))
+    elif isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"slots is {slots!r}; an integer from 1 is wanted")
+    elif slots < 1:
+        raise ValueError(f"slots is {slots}; it must be at least 1")
+    cache_bytes = _bytes("cache_bytes", cache_bytes)
+    before = model.get_experts_implementation() if hasattr(model, "get_experts_implementation") else None
+    _move_rest(model, layers, device)
+    ring = Ring(slot_bytes, slots, device, **options)
+    try:
+        rows = cache_bytes // ring.bytes.shape[1]
+        cache = ExpertCache(rows, ring.bytes.shape[1], device) if rows else None
+        if before is None:
+            before = {layer.name: layer.module.config._experts_implementation for layer in layers}
+        streaming = StreamedModel(model, layers, ring, cache)
+    except BaseException:
+        ring.close()
+        raise
+    try:
+        model.set_experts_implementation(IMPLEMENTATION)  # type: ignore[operator]
+        for layer in layers:
+            config: Any = layer.module.config
+            if config._experts_implementation != IMPLEMENTATION:
+                raise ValueError(
+                    f"{layer.name}: {type(model).__name__}.set_experts_implementation does not reach its configuration "
+                    f"({type(config).__name__} says {config._experts_implementation!r})"
+                )
+    except BaseException:
+        streaming.close()
+        raise
+    _models[model] = (streaming, before)
+    return model
+
+
+def unstream(model: nn.Module) -> nn.Module:
+    """Stop streaming a model's experts: transformers computes them as before.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        One that `stream_experts` or `from_pretrained` returned.
+
+    Returns
+    -------
+    model
+        The same object. Experts are where they were: on the CPU after `stream_experts`, and without weights, on the
+        meta device, after `from_pretrained`. Everything else stays on its device.
+
+    Raises
+    ------
+    ValueError
+        If its experts are not streamed.
+    RuntimeError
+        If another thread is in a forward of it.
+    """
+    found = _models.get(model)
+    if found is None:
+        raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
+    streaming, before = found
+    streaming.close()
+    _models.pop(model, None)
+    model.set_experts_implementation(before)  # type: ignore[operator]
+    return model
+
+
+def streamed(model: nn.Module) -> StreamedModel:
+    """What streams a model's experts: its counters, its cache.
+
+    Raises
+    ------
+    ValueError
+        If its experts are not streamed.
+    """
+    found = _models.get(model)
+    if found is None:
+        raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
+    return found[0]
+
+
+def _check_model(model: nn.Module) -> None:
+    import transformers
+
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        raise TypeError("model is a compiled module: torch.compile of the whole model is not supported; pass the "
+                        "model itself")
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise TypeError(f"model is a {type(model).__name__}; a transformers.PreTrainedModel is wanted")
+    if model in _models or any(layer_of(module) for module in model.modules()):
+        raise ValueError("this model's experts are streamed already: unstream() it first")
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        raise ValueError("model.compile() was called: torch.compile of the whole model is not supported")
+    if model.training:
+        raise ValueError("the model is in training mode; streaming is for inference: call model.eval()")
+    if getattr(model, "_tp_size", None) not in (None, 1) or getattr(model, "device_mesh", None) is not None:
+        raise ValueError("the model is split by tensor parallelism; streaming takes whole experts modules")
+    places = set((getattr(model, "hf_device_map", None) or {}).values())
+    if len(places) > 1 or places & {"cpu", "disk"} and len(places) > 1 or _is_offloaded(model):
+        raise ValueError(f"the model is spread by device_map over {sorted(map(str, places))}: accelerate's hooks would "
+                         "move its weights in every forward; load it without device_map")
+
+
+def _is_offloaded(model: nn.Module) -> bool:
+    return any(getattr(getattr(module, "_hf_hook", None), "offload", False) for module in model.modules())
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    if device is None:
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+    where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if where.type not in ("cuda", "cpu"):
+        raise ValueError(f"device is {where}; a CUDA or HIP device, or the CPU, is wanted")
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def _bytes(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; a number of bytes (int) is wanted")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; it must be at least 0")
+    return value
+
+
+def _pin(layer: ExpertsLayer) -> None:
+    """Move a layer's experts into pinned memory, where they stay the module's parameters."""
+    for parameter in layer.parameters().values():
+        memory = strata.pinned_empty((parameter.numel() * parameter.element_size(),), np.uint8)
+        pinned = torch.from_numpy(memory).view(parameter.dtype).view(parameter.shape)
+        pinned.copy_(parameter.data)
+        parameter.data = pinned
+
+
+def _copies(layer: ExpertsLayer, pinned: bool) -> strata.ExpertCopies:
+    """One entry an expert, one segment a parameter."""
+    experts, segments = layer.experts, layer.segments
+    addresses = np.empty((experts, len(segments)), np.uint64)
+    for k, parameter in enumerate(layer.parameters().values()):
+        step = segments[k].nbytes
+        addresses[:, k] = parameter.data_ptr() + np.arange(experts, dtype=np.uint64) * np.uint64(step)
+    return strata.ExpertCopies(
+        addresses.reshape(-1),
+        np.tile([segment.nbytes for segment in segments], experts),
+        pinned,
+        offsets=np.tile([segment.offset for segment in segments], experts),
+        entry_starts=np.arange(0, experts * len(segments), len(segments)),
+    )
+
+
+def _move_rest(model: nn.Module, layers: list[ExpertsLayer], device: torch.device) -> None:
+    """Move everything but the experts."""
+    kept = {id(parameter) for layer in layers for parameter in layer.parameters().values()}
+    for parameter in model.parameters():
+        if id(parameter) not in kept and parameter.device != device:
+            parameter.data = parameter.data.to(device)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.device != device:
+                module._buffers[name] = buffer.to(device)

@@ -1,0 +1,385 @@
+"""A model whose experts are streamed: its layers, its ring, and the forward that runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from strata.integrations.transformers._cache import ExpertCache
+from strata.integrations.transformers._experts import ExpertsLayer
+from strata.integrations.transformers._grouped import RoutedRows
+from strata.integrations.transformers._ring import Ring
+from strata.integrations.transformers._walk import lists_ahead
+
+__all__ = ["StreamedModel", "experts_forward", "layer_of"]
+
+logger = logging.getLogger("strata")
+
+#: The experts modules that are streamed now. A copy of a module is not among them.
+_streamed: weakref.WeakKeyDictionary[nn.Module, tuple[StreamedModel, ExpertsLayer]] = weakref.WeakKeyDictionary()
+
+
+def layer_of(module: nn.Module) -> tuple[StreamedModel, ExpertsLayer] | None:
+    """Who streams a module, if anyone does."""
+    return _streamed.get(module)
+
+
+def experts_forward(
+    self: nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """The experts implementation ``"strata"`` of transformers' ``ExpertsInterface``.
+
+    Parameters
+    ----------
+    self : torch.nn.Module
+        An experts module that `stream_experts` or `from_pretrained` took.
+    hidden_states : (tokens, hidden) tensor
+    top_k_index, top_k_weights : (tokens, k) tensors
+
+    Returns
+    -------
+    (tokens, hidden) tensor
+    """
+    found = _streamed.get(self)
+    if found is None:
+        raise RuntimeError(
+            "the experts implementation is 'strata', but this experts module is not streamed (a copy of a streamed "
+            "model, or one whose configuration was shared): call strata.integrations.transformers.stream_experts "
+            "on its model, or model.set_experts_implementation('grouped_mm')"
+        )
+    model, layer = found
+    return model.forward_layer(layer, hidden_states, top_k_index, top_k_weights)
+
+
+class _Forward:
+    """One forward that runs: its request, and how far it is."""
+
+    def __init__(
+        self, request: Any, thread: int, order: Sequence[ExpertsLayer], *, ahead: bool, hooked: bool
+    ) -> None:
+        self.request = request
+        self.thread = thread
+        self.order = order
+        self.ahead = ahead          # whether the layers from `position` on are listed
+        self.hooked = hooked        # whether the end of the forward will be seen
+        self.position = 0           # in `order`: the next layer expected
+        self.listed = 0             # entries
+        self.passed = 0             # entries consumed, or left out
+        self.seen: list[ExpertsLayer] = []
+
+    def place(self, layer: ExpertsLayer) -> int | None:
+        """Where a layer comes in the order, from the current position on."""
+        for position in range(self.position, len(self.order)):
+            if self.order[position] is layer:
+                return position
+        return None
+
+
+class StreamedModel:
+    """What streams the experts of one model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    layers : list of ExpertsLayer
+        With their `copies`.
+    ring : Ring
+    cache : ExpertCache or None
+
+    Attributes
+    ----------
+    forwards_ahead, forwards_routed : int
+        Forwards that listed all experts ahead, and only what was routed.
+    out_of_order : int
+        Forwards that called a layer which was not expected; they went on with what is routed.
+
+    Notes
+    -----
+    One thread at a time runs a forward. A second one is refused while the first is in it.
+    """
+
+    def __init__(self, model: nn.Module, layers: list[ExpertsLayer], ring: Ring, cache: ExpertCache | None) -> None:
+        self.layers = layers
+        self.ring = ring
+        self.cache = cache
+        self.order: list[ExpertsLayer] = list(layers)
+        self.forwards_ahead = 0
+        self.forwards_routed = 0
+        self.out_of_order = 0
+        self.closed = False
+        self._lock = threading.Lock()
+        self._forward: _Forward | None = None
+        self._inside: int | None = None     # the thread whose forward the hooks saw begin
+        for layer in layers:
+            layer.ring_views = {segment.name: segment.view(ring.bytes) for segment in layer.segments}
+            if cache is not None:
+                layer.cache_views = {segment.name: segment.view(cache.bytes) for segment in layer.segments}
+            _streamed[layer.module] = (self, layer)
+        self._root = _common_ancestor(model, layers)
+        self._hooks = [
+            self._root.register_forward_pre_hook(self._before, with_kwargs=True),
+            self._root.register_forward_hook(self._after, always_call=True),
+        ]
+
+    # --- hooks: the beginning and the end of a forward ----------------------------------------------------------
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin early: the first copies run while the first layer's attention does."""
+        self._refuse(module)
+        tokens = _tokens(args, kwargs)
+        if tokens:
+            self._inside = threading.get_ident()
+            self._begin(tokens, None)
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            if self._inside == thread:
+                self._inside = None
+            if self._forward is not None and self._forward.thread == thread:
+                self._end(failed=result is None)
+
+    def _refuse(self, module: nn.Module) -> None:
+        if self.closed:
+            raise RuntimeError("this model's experts are not streamed any more: unstream() was called")
+        if torch.compiler.is_compiling():
+            raise RuntimeError("torch.compile of a model whose experts are streamed is not supported: its copies are "
+                               "driven by the host, layer by layer; pass disable_compile=True to generate, or compile "
+                               "parts of the model that hold no experts")
+        if module.training:
+            raise RuntimeError("a model whose experts are streamed is for inference: call model.eval()")
+
+    # --- a layer --------------------------------------------------------------------------------------------------
+
+    def forward_layer(
+        self, layer: ExpertsLayer, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute one layer's experts."""
+        module = layer.module
+        self._refuse(module)
+        if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
+            raise RuntimeError("gradients through streamed experts are not supported: run under torch.no_grad() or "
+                               "torch.inference_mode()")
+        if hidden_states.device != self.ring.device:
+            raise RuntimeError(f"{layer.name} was called on {hidden_states.device}; its experts are streamed to "
+                               f"{self.ring.device}")
+        self._begin(len(hidden_states), layer)
+        forward = self._forward
+        assert forward is not None
+        try:
+            with torch.no_grad():
+                rows = RoutedRows(module, hidden_states, top_k_index, top_k_weights)
+                if forward.ahead:
+                    self._from_ahead(forward, layer, rows)
+                elif self.cache is None:
+                    self._from_ring(forward, layer, rows, rows.routed())
+                else:
+                    self._from_cache(forward, layer, rows, self.cache)
+                result = rows.sum()
+        except BaseException:
+            with self._lock:
+                self._end(failed=True)
+            raise
+        forward.seen.append(layer)
+        if not forward.hooked and forward.position == len(forward.order):
+            with self._lock:
+                self._end(failed=False)
+        return result
+
+    def _from_ahead(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows) -> None:
+        begin = forward.passed
+        forward.passed += layer.experts
+        for span in self.ring.spans(forward.request, forward.passed, _Shifted(rows.counts, begin)):
+            rows.multiply(range(span.begin - begin, span.end - begin), layer.views(span))
+
+    def _from_ring(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, experts: list[int]) -> None:
+        begin = self._list(forward, layer, experts)
+        for span in self.ring.spans(forward.request, forward.passed):
+            rows.multiply(experts[span.begin - begin:span.end - begin], layer.views(span))
+
+    def _from_cache(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, cache: ExpertCache) -> None:
+        routed = rows.routed()
+        if len(routed) > cache.rows:
+            self._from_ring(forward, layer, rows, routed)
+            return
+        found, missing = cache.split(layer.index, routed)
+        if missing:
+            begin = self._list(forward, layer, missing)
+            keep = set(found.values())
+            for span in self.ring.spans(forward.request, forward.passed):
+                for entry in range(span.begin, span.end):
+                    expert = missing[entry - begin]
+                    row = cache.fill(layer.index, expert, self.ring.bytes[span.slot + entry - span.begin], keep)
+                    assert row is not None
+                    keep.add(row)
+                    found[expert] = row
+        places = torch.tensor([found[expert] for expert in routed])
+        if self.ring.device.type != "cpu":
+            places = places.pin_memory().to(self.ring.device, non_blocking=True)
+        views = {name: view.index_select(0, places) for name, view in layer.cache_views.items()}
+        rows.multiply(routed, views)
+
+    def _list(self, forward: _Forward, layer: ExpertsLayer, experts: list[int]) -> int:
+        """List experts that are taken at once; return the first one's entry."""
+        begin = forward.listed
+        forward.request.extend(layer.copies.take(experts))
+        forward.listed += len(experts)
+        forward.passed = forward.listed
+        return begin
+
+    # --- the forward as a whole -----------------------------------------------------------------------------------
+
+    def _begin(self, tokens: int, layer: ExpertsLayer | None) -> None:
+        """Go on with the forward that runs, or begin one; `layer` is None before the first."""
+        thread = threading.get_ident()
+        with self._lock:
+            forward = self._forward
+            if forward is not None:
+                if forward.thread != thread and _runs(forward.thread, self._root):
+                    raise RuntimeError("this model's experts are streamed for a forward of another thread; one thread "
+                                       "at a time can use it")
+                if layer is not None and forward.thread == thread:
+                    place = forward.place(layer)
+                    if place is not None:
+                        self._pass_by(forward, place)
+                        return
+                    if forward.hooked:
+                        self._pass_by(forward, len(forward.order))
+                        forward.ahead = False
+                        self.out_of_order += 1
+                        return
+                # What runs ended unseen: an exception, or Ctrl-C, outside of its layers.
+                self._end(failed=True)
+            order = self.order if layer is None or layer in self.order else [layer]
+            first = layer or order[0]
+            ahead = lists_ahead(tokens, _choices(first.module), first.experts)
+            forward = _Forward(self.ring.begin(), thread, order, ahead=ahead, hooked=self._inside == thread)
+            self._forward = forward
+            try:
+                if ahead:
+                    self.forwards_ahead += 1
+                    for each in order:
+                        forward.request.extend(each.copies)
+                        forward.listed += each.experts
+                else:
+                    self.forwards_routed += 1
+                if layer is not None:
+                    place = forward.place(layer)
+                    assert place is not None
+                    self._pass_by(forward, place)
+            except BaseException:
+                self._end(failed=True)
+                raise
+
+    def _pass_by(self, forward: _Forward, place: int) -> None:
+        """Leave out the layers before `place`, which this forward does not call."""
+        left_out = sum(each.experts for each in forward.order[forward.position:place])
+        if forward.ahead and left_out:
+            forward.request.skip(left_out)
+            forward.passed += left_out
+        forward.position = place + 1
+
+    def _end(self, *, failed: bool) -> None:
+        """End what runs; the lock is held."""
+        forward = self._forward
+        if forward is None:
+            return
+        self._forward = None
+        try:
+            if failed or forward.passed < forward.listed:
+                forward.request.abort()
+            else:
+                forward.request.finish()
+        finally:
+            if failed:
+                if self.cache is not None:
+                    self.cache.clear()
+            elif forward.seen:
+                self.order = list(forward.seen)
+
+    def close(self) -> None:
+        """End what runs, take the hooks off and free the slots and the cache."""
+        if self.closed:
+            return
+        with self._lock:
+            forward = self._forward
+            if forward is not None and forward.thread != threading.get_ident() and _runs(forward.thread, self._root):
+                raise RuntimeError("another thread is in a forward of this model")
+            self.closed = True
+            self._end(failed=True)
+            for hook in self._hooks:
+                hook.remove()
+            for layer in self.layers:
+                _streamed.pop(layer.module, None)
+                layer.ring_views = {}
+                layer.cache_views = {}
+            self.cache = None
+            self.ring.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a model whose experts are streamed cannot be copied or pickled: unstream() it first")
+
+
+class _Shifted:
+    """Counts of a layer's experts, indexed by entry."""
+
+    def __init__(self, counts: list[int], begin: int) -> None:
+        self._counts = counts
+        self._begin = begin
+
+    def __getitem__(self, entry: int) -> int:
+        return self._counts[entry - self._begin]
+
+
+def _choices(module: nn.Module) -> int:
+    """Experts a token; where the module does not say, one: the walk is a matter of speed alone."""
+    config = getattr(module, "config", None)
+    for name in ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k", "num_experts_per_token"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 1
+
+
+def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Tokens of a forward by its arguments; 0 where they do not say."""
+    ids = kwargs.get("input_ids")
+    if ids is None and args and isinstance(args[0], torch.Tensor):
+        ids = args[0]
+    if isinstance(ids, torch.Tensor):
+        return ids.numel()
+    embeddings = kwargs.get("inputs_embeds")
+    if isinstance(embeddings, torch.Tensor):
+        return embeddings.shape[:-1].numel()
+    return 0
+
+
+def _common_ancestor(model: nn.Module, layers: list[ExpertsLayer]) -> nn.Module:
+    """The smallest module that holds every experts module and is called itself."""
+    paths = [layer.name.split(".") for layer in layers]
+    shared = paths[0][:-1]
+    for path in paths[1:]:
+        while path[:len(shared)] != shared:
+            shared = shared[:-1]
+    while shared and isinstance(model.get_submodule(".".join(shared)), (nn.ModuleList, nn.ModuleDict)):
+        shared = shared[:-1]
+    if len(layers) == 1:
+        return model
+    return model.get_submodule(".".join(shared))
+
+
+def _runs(thread: int, module: nn.Module) -> bool:
+    """Whether a thread is inside a call of a module now."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module:
+            return True
+        frame = frame.f_back
+    return False
