@@ -14,6 +14,7 @@ except ImportError as _problem:
         "strata.integrations.transformers needs transformers and torch: pip install 'strata-moe[transformers]'"
     ) from _problem
 
+from strata.integrations.transformers._load import from_pretrained
 from strata.integrations.transformers._stream import IMPLEMENTATION, stream_experts, streamed, unstream
 from strata.integrations.transformers._streamed import StreamedModel, experts_forward
 from strata.integrations.transformers._versions import NEWEST, OLDEST, check_version
@@ -25,6 +26,7 @@ __all__ = [
     "OLDEST",
     "StreamedModel",
     "expected_share",
+    "from_pretrained",
     "lists_ahead",
     "stream_experts",
     "streamed",

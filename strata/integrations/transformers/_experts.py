@@ -48,6 +48,7 @@ class ExpertsLayer:
     segments: tuple[Segment, ...]
     experts: int
     copies: Any = None
+    owners: list[Any] = field(default_factory=list)
     #: For each parameter a (slots, ...) view of the ring, and of the cache.
     ring_views: dict[str, torch.Tensor] = field(default_factory=dict)
     cache_views: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from strata.integrations.transformers._experts import ExpertsLayer, find_layers
 from strata.integrations.transformers._ring import Ring
 from strata.integrations.transformers._streamed import StreamedModel, layer_of
 
-__all__ = ["IMPLEMENTATION", "stream_experts", "streamed", "unstream"]
+__all__ = ["IMPLEMENTATION", "start", "stream_experts", "streamed", "target_device", "unstream"]
 
 IMPLEMENTATION = "strata"
 #: Bytes of slots where nobody says: the ring hides the copies, more of it hides no more.
@@ -70,7 +70,7 @@ def stream_experts(
     before; do not move the model with ``.to()`` afterwards.
     """
     _check_model(model)
-    where = _device(device)
+    where = target_device(device)
     layers = find_layers(model)
     for layer in layers:
         for name, parameter in layer.parameters().items():
@@ -204,7 +204,7 @@ def _is_offloaded(model: nn.Module) -> bool:
     return any(getattr(getattr(module, "_hf_hook", None), "offload", False) for module in model.modules())
 
 
-def _device(device: torch.device | str | int | None) -> torch.device:
+def target_device(device: torch.device | str | int | None) -> torch.device:
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
     where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
@@ -244,7 +244,7 @@ def _copies(layer: ExpertsLayer, pinned: bool) -> strata.ExpertCopies:
         np.tile([segment.nbytes for segment in segments], experts),
         pinned,
         offsets=np.tile([segment.offset for segment in segments], experts),
-        entry_starts=np.arange(0, experts * len(segments), len(segments)),
+        entry_starts=np.arange(experts + 1) * len(segments),
     )
 
 

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra transformers")
-transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
+pytest.importorskip("transformers", reason="needs the extra transformers")
 
 import torch
 
 from strata.integrations.transformers import OLDEST, stream_experts, streamed, unstream
 from tests.integrations.transformers import families
 from tests.integrations.transformers.families import FAMILIES, Family
+from tests.integrations.transformers.support import IS_OLDEST, NEW_TOKENS, one_thread, outputs
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+__all__ = ["one_thread"]
 
-IS_OLDEST = tuple(int(part) for part in transformers.__version__.split(".")[:2]) == OLDEST
-NEW_TOKENS = 8
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """With more, the CPU's GEMMs split their sums by size, and transformers' own eager and grouped_mm differ."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+#: One of each kind: concatenated, interleaved and transposed with biases, transposed, without gate, with a norm, tied.
+QUICK = {"qwen3_moe", "mixtral", "gpt_oss", "aria", "nemotron_h", "muse_spark", "diffusion_gemma", "openai_privacy_filter"}
 
 
-def outputs(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a prompt, and what is generated after it (the prompt again where the model generates nothing)."""
-    with torch.inference_mode():
-        torch.manual_seed(5)  # a model of diffusion begins with noise
-        result = model(input_ids=ids)
-        logits = result.logits
-        tokens = ids
-        if isinstance(model, transformers.GenerationMixin) and model.can_generate():
-            tokens = model.generate(ids, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
-                                    pad_token_id=0)
-    return logits, tokens
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, id=family.name, marks=() if family.name in QUICK else pytest.mark.slow)
+               for family in FAMILIES])
 def test_bits_are_those_of_transformers(family: Family) -> None:
     if family.newer and IS_OLDEST:
         pytest.skip(f"came after transformers {OLDEST[0]}.{OLDEST[1]}")

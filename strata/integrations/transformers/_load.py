@@ -1,0 +1,181 @@
+"""Building a model from a checkpoint whose experts stay in their files."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import strata
+from strata.integrations.transformers._checkpoint import Checkpoint
+from strata.integrations.transformers._experts import ExpertsLayer, find_layers
+from strata.integrations.transformers._places import Pieces, find_places
+from strata.integrations.transformers._stream import start, target_device
+
+__all__ = ["from_pretrained"]
+
+_REFUSED = ("device_map", "tp_plan", "tp_size", "distributed_config", "quantization_config", "gguf_file",
+            "state_dict", "experts_implementation", "adapter_kwargs")
+
+
+def from_pretrained(
+    path: str | os.PathLike[str],
+    *,
+    model_class: type[nn.Module] | None = None,
+    device: torch.device | str | int | None = None,
+    slots: int | None = None,
+    cache_bytes: int = 0,
+    dtype: torch.dtype | str = "auto",
+    streamer: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Build a model whose experts stay in their files: everything else is loaded to the device.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder with ``config.json`` and safetensors files.
+    model_class : class, optional
+        A transformers model class. Default: the one that the configuration names.
+    device, slots, cache_bytes : optional
+        As `stream_experts`.
+    dtype : torch.dtype or "auto"
+        Of what is loaded. Experts are streamed as they lie in the files, so theirs must be the same.
+    streamer : dict, optional
+        Further arguments of `strata.ExpertStreamer`.
+    **kwargs
+        Further arguments of transformers' ``from_pretrained``: `config`, `attn_implementation`, ….
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        In evaluation mode. Its experts are parameters on the meta device: it cannot be saved.
+
+    Raises
+    ------
+    FileNotFoundError
+        If files are missing, by name.
+    ValueError
+        For what cannot be streamed, and for a checkpoint that does not fit its configuration, before anything is
+        loaded.
+    """
+    import transformers
+
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{name} is {kwargs[name]!r}: from_pretrained of strata.integrations.transformers does not "
+                             "take it; everything but the experts goes to one device")
+    where = target_device(device)
+    checkpoint = Checkpoint(path)
+    config = kwargs.pop("config", None)
+    if config is None:
+        config = transformers.AutoConfig.from_pretrained(path)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"{path} is quantized ({config.quantization_config}): quantized experts have kernels of their "
+                         "own and are not streamed")
+    cls: Any = model_class or _class_of(config)
+    taken: list[tuple[list[ExpertsLayer], dict[str, Pieces], dict[str, str]]] = []
+
+    def build(self: Any, *args: Any, **options: Any) -> None:
+        cls.__init__(self, *args, **options)
+        layers = find_layers(self)
+        pieces = find_places(self, layers, checkpoint)
+        _hide(layers)
+        tied = getattr(self, "all_tied_weights_keys", None) or {}
+        self.all_tied_weights_keys = {name: other for name, other in tied.items() if name not in pieces}
+        # What is left out on purpose is no finding of transformers' report.
+        self._keys_to_ignore_on_load_unexpected |= {f"^{re.escape(name)}$" for name in pieces}
+        taken.append((layers, pieces, tied))
+
+    # A class of the moment: between its making and the loading of its weights, the experts are taken out of sight.
+    hiding = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
+    model, report = hiding.from_pretrained(  # type: ignore[attr-defined]
+        path, config=config, dtype=dtype, device_map={"": where}, output_loading_info=True, **kwargs
+    )
+    model.__class__ = cls
+    if len(taken) != 1:
+        raise RuntimeError(f"{cls.__name__}.from_pretrained built {len(taken)} models; 1 was expected")
+    if report["missing_keys"] or report["mismatched_keys"]:
+        raise ValueError(f"{path} does not fit {cls.__name__}: missing {sorted(report['missing_keys'])[:4]}, of another "
+                         f"shape {sorted(report['mismatched_keys'])[:4]}")
+    layers, pieces, tied = taken[0]
+    _show(layers, tied)
+    model.all_tied_weights_keys = tied
+    for layer in layers:
+        layer.copies = _copies(layer, pieces, checkpoint)
+    model.eval()
+    return start(model, layers, where, slots=slots, cache_bytes=cache_bytes, options=streamer or {})
+
+
+def _class_of(config: Any) -> Any:
+    import transformers
+
+    for name in getattr(config, "architectures", None) or []:
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    return transformers.AutoModelForCausalLM._model_mapping[type(config)]
+
+
+def _hide(layers: list[ExpertsLayer]) -> None:
+    """Make the experts' parameters plain attributes, so that nothing is allocated or read for them."""
+    for layer in layers:
+        for name, parameter in layer.parameters().items():
+            delattr(layer.module, name)
+            # Some families' initialization names them: on the meta device it does nothing.
+            setattr(layer.module, name, parameter.data)
+
+
+def _show(layers: list[ExpertsLayer], tied: dict[str, str]) -> None:
+    """Make them parameters again, without weights; those that are tied are one."""
+    made: dict[str, nn.Parameter] = {}
+    # The ones that others are tied to come first.
+    for layer, name in sorted(((layer, segment.name) for layer in layers for segment in layer.segments),
+                              key=lambda pair: f"{pair[0].name}.{pair[1]}" in tied):
+        full = f"{layer.name}.{name}"
+        empty = getattr(layer.module, name)
+        delattr(layer.module, name)
+        parameter = made.get(tied.get(full, ""))
+        made[full] = nn.Parameter(empty, requires_grad=False) if parameter is None else parameter
+        layer.module.register_parameter(name, made[full])
+
+
+def _copies(layer: ExpertsLayer, pieces: dict[str, Pieces], checkpoint: Checkpoint) -> strata.ExpertCopies:
+    """One entry an expert; its segments in the order in which they lie in the slot."""
+    addresses: list[np.ndarray[Any, Any]] = []
+    sizes: list[int] = []
+    offsets: list[int] = []
+    owners: list[Any] = []
+    for segment in layer.segments:
+        found = pieces[f"{layer.name}.{segment.name}"]
+        if found.separate:
+            at = segment.offset
+            for k in range(len(found.separate[0])):
+                stored = [row[k] for row in found.separate]
+                maps = [checkpoint.map(each.file) for each in stored]
+                owners.extend(maps)
+                addresses.append(np.array([m.ctypes.data + each.offset for m, each in zip(maps, stored, strict=True)],
+                                          np.uint64))
+                sizes.append(stored[0].nbytes)
+                offsets.append(at)
+                at += stored[0].nbytes
+            continue
+        if found.fused is not None:
+            owner: Any = checkpoint.map(found.fused.file)
+            base = owner.ctypes.data + found.fused.offset
+        else:
+            owner = found.converted
+            base = owner.data_ptr()
+        owners.append(owner)
+        addresses.append(np.uint64(base) + np.arange(layer.experts, dtype=np.uint64) * np.uint64(segment.nbytes))
+        sizes.append(segment.nbytes)
+        offsets.append(segment.offset)
+    layer.owners = owners
+    n = len(sizes)
+    return strata.ExpertCopies(
+        np.stack(addresses, 1).reshape(-1), np.tile(sizes, layer.experts), False,
+        offsets=np.tile(offsets, layer.experts), entry_starts=np.arange(layer.experts + 1) * n,
+    )

@@ -1,0 +1,192 @@
+"""Where a checkpoint keeps a model's experts, by transformers' own table of conversions.
+
+transformers keeps for each family how a checkpoint's tensors become a model's parameters: names that change, and
+operations. Where the operations only stack experts and put gate and up one after the other, an expert's bytes lie
+in the file as they lie in a slot, piece by piece. Anything else (a transposition, rows that interleave) is
+converted once, into host memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from strata.integrations.transformers._checkpoint import Checkpoint, StoredTensor
+from strata.integrations.transformers._experts import ExpertsLayer, Segment
+
+__all__ = ["Pieces", "find_places"]
+
+logger = logging.getLogger("strata")
+
+_LAST_NUMBER = re.compile(r"\.(\d+)\.(?!.*\.\d+\.)")
+
+
+@dataclass
+class Pieces:
+    """The pieces of one parameter: for each expert (rows) its tensors in the order in which they lie in a slot."""
+
+    #: Per-expert tensors, [expert][piece].
+    separate: list[list[StoredTensor]] = field(default_factory=list)
+    #: One tensor of all experts, ``[experts, ...]``.
+    fused: StoredTensor | None = None
+    #: The same, converted into host memory.
+    converted: torch.Tensor | None = None
+
+
+@dataclass
+class _Sources:
+    """What the checkpoint has for one parameter."""
+
+    converter: Any = None
+    #: Names by source pattern, in order.
+    names: dict[str, list[str]] = field(default_factory=dict)
+
+
+def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkpoint) -> dict[str, Pieces]:
+    """Find the pieces of every parameter of experts.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        With its parameters on the meta device.
+    layers : list of ExpertsLayer
+    checkpoint : Checkpoint
+
+    Returns
+    -------
+    dict
+        By the parameter's full name.
+
+    Raises
+    ------
+    ValueError
+        Naming the parameter, the tensor and the file: something is missing, or has another shape or dtype.
+    """
+    wanted = {f"{layer.name}.{segment.name}": (layer, segment) for layer in layers for segment in layer.segments}
+    tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    sources = _sources(model, {*wanted, *tied.values()}, checkpoint)
+    pieces: dict[str, Pieces] = {}
+    converted: dict[str, torch.Tensor] = {}
+    for name, (layer, segment) in wanted.items():
+        found = sources.get(name) or sources.get(tied.get(name, ""))
+        if found is None:
+            if name in converted:
+                pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, segment))
+                continue
+            raise ValueError(f"{checkpoint.path} has no tensors for {name} ({type(model).__name__}): {layer.experts} "
+                             f"experts of {segment.shape} are wanted")
+        kinds = [type(op).__name__ for op in found.converter.operations] if found.converter is not None else []
+        if not kinds:
+            (keys,) = found.names.values()
+            pieces[name] = Pieces(fused=_fused(name, checkpoint[keys[0]], layer, segment))
+        elif kinds in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]) and _plain(found.converter.operations):
+            pieces[name] = Pieces(separate=_separate(name, found, layer, segment, checkpoint))
+        else:
+            logger.info("%s is converted once into host memory (%s): %d bytes", name, ", ".join(kinds),
+                        layer.experts * segment.nbytes)
+            converted.update(_convert(name, found, model, checkpoint))
+            if name not in converted:
+                raise ValueError(f"transformers' conversion of {name} ({', '.join(kinds)}) gave {sorted(converted)}")
+            pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, segment))
+    return pieces
+
+
+def _sources(model: nn.Module, wanted: set[str], checkpoint: Checkpoint) -> dict[str, _Sources]:
+    """Sort the checkpoint's names by the parameter that they become."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(model)  # type: ignore[arg-type]
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    converters = [each for each in transforms if isinstance(each, WeightConverter)]
+    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    state: dict[str, Any] = model.state_dict()
+    prefix: str = model.base_model_prefix  # type: ignore[assignment]
+    known: dict[str, tuple[str, str | None]] = {}
+    sources: dict[str, _Sources] = {}
+    for key in sorted(checkpoint.names(), key=_natural):
+        # Experts of a layer differ by one number, which a converter's pattern takes as it comes: ask once for all.
+        alike = _LAST_NUMBER.sub(".*.", key)
+        if alike in known:
+            target, pattern = known[alike]
+        else:
+            target, pattern = rename_source_key(key, renamings, converters, prefix, state)
+            if target not in state and key in state:
+                target, pattern = rename_source_key(key, [], [], prefix, state)
+            if pattern is not None and "*" in pattern and alike != key:
+                known[alike] = (target, pattern)
+        if target not in wanted:
+            continue
+        entry = sources.setdefault(target, _Sources())
+        if pattern is not None:
+            entry.converter = by_pattern[pattern]
+        entry.names.setdefault(pattern or key, []).append(key)
+    return sources
+
+
+def _plain(operations: list[Any]) -> bool:
+    """Stacking along the experts, then one after the other along the rows."""
+    return operations[0].dim == 0 and (len(operations) == 1 or operations[1].dim == 1)
+
+
+def _fused(name: str, stored: StoredTensor, layer: ExpertsLayer, segment: Segment) -> StoredTensor:
+    _same(name, stored, (layer.experts, *segment.shape), segment)
+    return stored
+
+
+def _separate(
+    name: str, found: _Sources, layer: ExpertsLayer, segment: Segment, checkpoint: Checkpoint
+) -> list[list[StoredTensor]]:
+    patterns = found.converter.source_patterns
+    columns = []
+    for pattern in patterns:
+        keys = found.names.get(pattern, [])
+        if len(keys) != layer.experts:
+            raise ValueError(f"{checkpoint.path} has {len(keys)} tensors {pattern!r} for {name}; {layer.experts} are "
+                             "wanted, one an expert")
+        columns.append([checkpoint[key] for key in keys])
+    rows = segment.shape[0]
+    share, rest = divmod(rows, len(patterns))
+    if rest:
+        raise ValueError(f"{name} has {rows} rows; {len(patterns)} equal parts are wanted")
+    for column in columns:
+        for stored in column:
+            _same(name, stored, (share, *segment.shape[1:]), segment)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _same(name: str, stored: StoredTensor, shape: tuple[int, ...], segment: Segment) -> None:
+    if stored.shape != shape:
+        raise ValueError(f"{stored.file}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
+                         "the model's configuration")
+    if stored.dtype != segment.dtype:
+        raise ValueError(f"{stored.file}: {stored.name} is {stored.dtype}, and {name} is {segment.dtype}: experts are "
+                         "streamed as they lie in the file; leave dtype at 'auto'")
+
+
+def _right(name: str, tensor: torch.Tensor, layer: ExpertsLayer, segment: Segment) -> torch.Tensor:
+    shape = (layer.experts, *segment.shape)
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)} after transformers' conversion; {shape} is wanted")
+    return tensor.to(segment.dtype).contiguous()
+
+
+def _convert(name: str, found: _Sources, model: nn.Module, checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:
+    """Let transformers convert a parameter (or those that come with it)."""
+    mapping = copy.deepcopy(found.converter)
+    for pattern, keys in found.names.items():
+        for key in keys:
+            mapping.add_tensor(name, key, pattern, checkpoint.load(key))
+    result = mapping.convert(name, model=model, config=model.config)
+    return {key: value[0] if isinstance(value, list) else value for key, value in result.items()}
+
+
+def _natural(name: str) -> list[Any]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
