@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
+
+from strata.sources import File
 
 __all__ = ["Checkpoint", "StoredTensor"]
 
@@ -25,8 +26,8 @@ class StoredTensor:
     """One tensor in a file."""
 
     name: str
-    file: Path
-    dtype: torch.dtype
+    file: int
+    dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
@@ -51,9 +52,9 @@ class Checkpoint:
             raise FileNotFoundError(f"{self.path}: {len(missing)} of {len(files)} files are missing: "
                                     f"{', '.join(missing[:4])}{', …' if len(missing) > 4 else ''}")
         self._tensors: dict[str, StoredTensor] = {}
-        self._maps: dict[Path, np.memmap] = {}
-        for name in files:
-            for stored in _header(self.path / name):
+        self.sources = [File(self.path / name) for name in files]
+        for number, name in enumerate(files):
+            for stored in _header(self.path / name, number):
                 self._tensors[stored.name] = stored
 
     def names(self) -> Iterable[str]:
@@ -62,19 +63,14 @@ class Checkpoint:
     def __getitem__(self, name: str) -> StoredTensor:
         return self._tensors[name]
 
-    def map(self, file: Path) -> np.memmap:
-        if file not in self._maps:
-            self._maps[file] = np.memmap(file, np.uint8, "r")
-        return self._maps[file]
-
     def load(self, name: str) -> torch.Tensor:
         from safetensors import safe_open
 
-        with safe_open(self[name].file, "pt") as file:
+        with safe_open(self.sources[self[name].file].path, "pt") as file:
             return file.get_tensor(name)
 
 
-def _header(file: Path) -> Iterable[StoredTensor]:
+def _header(file: Path, number: int) -> Iterable[StoredTensor]:
     with open(file, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         header = json.loads(stream.read(length))
@@ -82,4 +78,4 @@ def _header(file: Path) -> Iterable[StoredTensor]:
         if name == "__metadata__":
             continue
         begin, end = entry["data_offsets"]
-        yield StoredTensor(name, file, _DTYPES[entry["dtype"]], tuple(entry["shape"]), 8 + length + begin, end - begin)
+        yield StoredTensor(name, number, str(_DTYPES[entry["dtype"]]).removeprefix("torch."), tuple(entry["shape"]), 8 + length + begin, end - begin)

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["ExpertsLayer", "Segment", "find_layers"]
+import strata
+from strata.layout import SlotField
 
-_ALIGNMENT = 256
+__all__ = ["ExpertsLayer", "field_view", "find_layers"]
+
 #: What ``use_experts_implementation`` leaves on a module.
 _FLAGS = ("has_gate", "has_bias", "is_transposed", "is_concatenated")
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -18,24 +20,10 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _QUANTIZED = ("FP8Experts", "Mxfp4GptOssExperts")
 
 
-@dataclass(frozen=True)
-class Segment:
-    """One parameter of an expert, at its place in a slot."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one expert's share."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-    def view(self, slots: torch.Tensor) -> torch.Tensor:
-        """This parameter of every slot of a (slots, bytes) tensor, without a copy: (slots, *shape)."""
-        rows = slots[:, self.offset:self.offset + self.nbytes].view(self.dtype)
-        return rows.unflatten(1, self.shape)
+def field_view(field: SlotField, slots: torch.Tensor) -> torch.Tensor:
+    """One parameter of every slot of a (slots, bytes) tensor, without a copy: (slots, *shape)."""
+    rows = slots[:, field.offset:field.offset + field.nbytes].view(getattr(torch, field.dtype))
+    return rows.unflatten(1, field.shape)
 
 
 @dataclass(eq=False)
@@ -45,24 +33,22 @@ class ExpertsLayer:
     name: str
     module: nn.Module
     index: int
-    segments: tuple[Segment, ...]
+    layout: strata.SlotLayout
     experts: int
     copies: Any = None
-    owners: list[Any] = field(default_factory=list)
     #: For each parameter a (slots, ...) view of the ring, and of the cache.
     ring_views: dict[str, torch.Tensor] = field(default_factory=dict)
     cache_views: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes that an expert takes in a slot."""
-        last = self.segments[-1]
-        return last.offset + last.nbytes
+    def full_name(self, parameter: str) -> str:
+        """A parameter's name in the model."""
+        return f"{self.name}.{parameter}" if self.name else parameter
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all experts."""
-        return self.experts * sum(segment.nbytes for segment in self.segments)
+    def look_at(self, ring: torch.Tensor, cache: torch.Tensor | None) -> None:
+        """Make the views of the slots, and of the cache's rows, once."""
+        self.ring_views = {each.name: field_view(each, ring) for each in self.layout.fields}
+        if cache is not None:
+            self.cache_views = {each.name: field_view(each, cache) for each in self.layout.fields}
 
     def views(self, span: Any) -> dict[str, torch.Tensor]:
         """The parameters of a span's experts, by name: (span's length, ...) views of the ring."""
@@ -71,7 +57,7 @@ class ExpertsLayer:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The module's parameters that are streamed, by name."""
-        return {segment.name: getattr(self.module, segment.name) for segment in self.segments}
+        return {name: getattr(self.module, name) for name in self.layout.names}
 
 
 def find_layers(model: nn.Module) -> list[ExpertsLayer]:
@@ -111,8 +97,7 @@ def _layer(name: str, module: nn.Module, index: int) -> ExpertsLayer:
     missing = [key for key in wanted if key not in own]
     if missing:
         raise ValueError(f"{name} ({type(module).__name__}) has no parameter {missing[0]}; it has {sorted(own)}")
-    offset = 0
-    segments = []
+    examples = {}
     for key in wanted:
         parameter = own[key]
         if type(parameter.data) is not torch.Tensor:
@@ -124,7 +109,5 @@ def _layer(name: str, module: nn.Module, index: int) -> ExpertsLayer:
         if parameter.dtype not in _DTYPES:
             raise ValueError(f"{name}.{key} is {parameter.dtype}; experts of {', '.join(map(str, _DTYPES))} can be "
                              "streamed: quantized ones have kernels of their own")
-        segment = Segment(key, tuple(parameter.shape[1:]), parameter.dtype, offset)
-        segments.append(segment)
-        offset = -(-(offset + segment.nbytes) // _ALIGNMENT) * _ALIGNMENT
-    return ExpertsLayer(name, module, index, tuple(segments), experts)
+        examples[key] = (str(parameter.dtype).removeprefix("torch."), tuple(parameter.shape[1:]))
+    return ExpertsLayer(name, module, index, strata.SlotLayout(examples), experts)

@@ -133,9 +133,9 @@ def _show(layers: list[ExpertsLayer], tied: dict[str, str]) -> None:
     """Make them parameters again, without weights; those that are tied are one."""
     made: dict[str, nn.Parameter] = {}
     # The ones that others are tied to come first.
-    for layer, name in sorted(((layer, segment.name) for layer in layers for segment in layer.segments),
-                              key=lambda pair: f"{pair[0].name}.{pair[1]}" in tied):
-        full = f"{layer.name}.{name}"
+    for layer, name in sorted(((layer, name) for layer in layers for name in layer.layout),
+                              key=lambda pair: pair[0].full_name(pair[1]) in tied):
+        full = layer.full_name(name)
         empty = getattr(layer.module, name)
         delattr(layer.module, name)
         parameter = made.get(tied.get(full, ""))
@@ -145,37 +145,25 @@ def _show(layers: list[ExpertsLayer], tied: dict[str, str]) -> None:
 
 def _copies(layer: ExpertsLayer, pieces: dict[str, Pieces], checkpoint: Checkpoint) -> strata.ExpertCopies:
     """One entry an expert; its segments in the order in which they lie in the slot."""
-    addresses: list[np.ndarray[Any, Any]] = []
-    sizes: list[int] = []
-    offsets: list[int] = []
-    owners: list[Any] = []
-    for segment in layer.segments:
-        found = pieces[f"{layer.name}.{segment.name}"]
-        if found.separate:
-            at = segment.offset
-            for k in range(len(found.separate[0])):
-                stored = [row[k] for row in found.separate]
-                maps = [checkpoint.map(each.file) for each in stored]
-                owners.extend(maps)
-                addresses.append(np.array([m.ctypes.data + each.offset for m, each in zip(maps, stored, strict=True)],
-                                          np.uint64))
-                sizes.append(stored[0].nbytes)
-                offsets.append(at)
-                at += stored[0].nbytes
-            continue
+    experts = layer.experts
+    rows: list[tuple[Any, int, int, Any]] = []      # first bytes, bytes, place in the slot, files
+    owners = []
+    for field in layer.layout.fields:
+        found = pieces[layer.full_name(field.name)]
+        at = field.offset
+        for k in range(len(found.separate[0]) if found.separate else 0):
+            stored = [each[k] for each in found.separate]
+            rows.append(([each.offset for each in stored], stored[0].nbytes, at, [each.file for each in stored]))
+            at += stored[0].nbytes
+        steps = np.arange(experts, dtype=np.int64) * field.nbytes
         if found.fused is not None:
-            owner: Any = checkpoint.map(found.fused.file)
-            base = owner.ctypes.data + found.fused.offset
-        else:
-            owner = found.converted
-            base = owner.data_ptr()
-        owners.append(owner)
-        addresses.append(np.uint64(base) + np.arange(layer.experts, dtype=np.uint64) * np.uint64(segment.nbytes))
-        sizes.append(segment.nbytes)
-        offsets.append(segment.offset)
-    layer.owners = owners
-    n = len(sizes)
+            rows.append((found.fused.offset + steps, field.nbytes, at, np.full(experts, found.fused.file)))
+        if found.converted is not None:
+            owners.append(found.converted)
+            rows.append((found.converted.data_ptr() + steps, field.nbytes, at, np.full(experts, -1)))
+    first, sizes, places, files = zip(*rows, strict=True)
     return strata.ExpertCopies(
-        np.stack(addresses, 1).reshape(-1), np.tile(sizes, layer.experts), False,
-        offsets=np.tile(offsets, layer.experts), entry_starts=np.arange(layer.experts + 1) * n,
+        np.array(first, np.uint64).T.reshape(-1), np.tile(sizes, experts), False,
+        offsets=np.tile(places, experts), entry_starts=np.arange(experts + 1) * len(rows), owners=owners,
+        files=checkpoint.sources, file_index=np.array(files, np.int64).T.reshape(-1),
     )

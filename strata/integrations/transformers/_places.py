@@ -12,14 +12,16 @@ import copy
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field as dataclass_field
 from typing import Any
 
 import torch
 from torch import nn
 
+from strata.layout import SlotField
+
 from strata.integrations.transformers._checkpoint import Checkpoint, StoredTensor
-from strata.integrations.transformers._experts import ExpertsLayer, Segment
+from strata.integrations.transformers._experts import ExpertsLayer
 
 __all__ = ["Pieces", "find_places"]
 
@@ -33,7 +35,7 @@ class Pieces:
     """The pieces of one parameter: for each expert (rows) its tensors in the order in which they lie in a slot."""
 
     #: Per-expert tensors, [expert][piece].
-    separate: list[list[StoredTensor]] = field(default_factory=list)
+    separate: list[list[StoredTensor]] = dataclass_field(default_factory=list)
     #: One tensor of all experts, ``[experts, ...]``.
     fused: StoredTensor | None = None
     #: The same, converted into host memory.
@@ -46,7 +48,7 @@ class _Sources:
 
     converter: Any = None
     #: Names by source pattern, in order.
-    names: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, list[str]] = dataclass_field(default_factory=dict)
 
 
 def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkpoint) -> dict[str, Pieces]:
@@ -69,32 +71,32 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
     ValueError
         Naming the parameter, the tensor and the file: something is missing, or has another shape or dtype.
     """
-    wanted = {f"{layer.name}.{segment.name}": (layer, segment) for layer in layers for segment in layer.segments}
+    wanted = {layer.full_name(each.name): (layer, each) for layer in layers for each in layer.layout.fields}
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     sources = _sources(model, {*wanted, *tied.values()}, checkpoint)
     pieces: dict[str, Pieces] = {}
     converted: dict[str, torch.Tensor] = {}
-    for name, (layer, segment) in wanted.items():
+    for name, (layer, field) in wanted.items():
         found = sources.get(name) or sources.get(tied.get(name, ""))
         if found is None:
             if name in converted:
-                pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, segment))
+                pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, field))
                 continue
             raise ValueError(f"{checkpoint.path} has no tensors for {name} ({type(model).__name__}): {layer.experts} "
-                             f"experts of {segment.shape} are wanted")
+                             f"experts of {field.shape} are wanted")
         kinds = [type(op).__name__ for op in found.converter.operations] if found.converter is not None else []
         if not kinds:
             (keys,) = found.names.values()
-            pieces[name] = Pieces(fused=_fused(name, checkpoint[keys[0]], layer, segment))
+            pieces[name] = Pieces(fused=_fused(name, checkpoint[keys[0]], layer, field, checkpoint))
         elif kinds in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]) and _plain(found.converter.operations):
-            pieces[name] = Pieces(separate=_separate(name, found, layer, segment, checkpoint))
+            pieces[name] = Pieces(separate=_separate(name, found, layer, field, checkpoint))
         else:
             logger.info("%s is converted once into host memory (%s): %d bytes", name, ", ".join(kinds),
-                        layer.experts * segment.nbytes)
+                        layer.experts * field.nbytes)
             converted.update(_convert(name, found, model, checkpoint))
             if name not in converted:
                 raise ValueError(f"transformers' conversion of {name} ({', '.join(kinds)}) gave {sorted(converted)}")
-            pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, segment))
+            pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, field))
     return pieces
 
 
@@ -136,13 +138,15 @@ def _plain(operations: list[Any]) -> bool:
     return operations[0].dim == 0 and (len(operations) == 1 or operations[1].dim == 1)
 
 
-def _fused(name: str, stored: StoredTensor, layer: ExpertsLayer, segment: Segment) -> StoredTensor:
-    _same(name, stored, (layer.experts, *segment.shape), segment)
+def _fused(
+    name: str, stored: StoredTensor, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
+) -> StoredTensor:
+    _same(name, checkpoint, stored, (layer.experts, *field.shape), field)
     return stored
 
 
 def _separate(
-    name: str, found: _Sources, layer: ExpertsLayer, segment: Segment, checkpoint: Checkpoint
+    name: str, found: _Sources, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
 ) -> list[list[StoredTensor]]:
     patterns = found.converter.source_patterns
     columns = []
@@ -152,30 +156,30 @@ def _separate(
             raise ValueError(f"{checkpoint.path} has {len(keys)} tensors {pattern!r} for {name}; {layer.experts} are "
                              "wanted, one an expert")
         columns.append([checkpoint[key] for key in keys])
-    rows = segment.shape[0]
+    rows = field.shape[0]
     share, rest = divmod(rows, len(patterns))
     if rest:
         raise ValueError(f"{name} has {rows} rows; {len(patterns)} equal parts are wanted")
     for column in columns:
         for stored in column:
-            _same(name, stored, (share, *segment.shape[1:]), segment)
+            _same(name, checkpoint, stored, (share, *field.shape[1:]), field)
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _same(name: str, stored: StoredTensor, shape: tuple[int, ...], segment: Segment) -> None:
+def _same(name: str, checkpoint: Checkpoint, stored: StoredTensor, shape: tuple[int, ...], field: SlotField) -> None:
     if stored.shape != shape:
-        raise ValueError(f"{stored.file}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
+        raise ValueError(f"{checkpoint.sources[stored.file].path}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
                          "the model's configuration")
-    if stored.dtype != segment.dtype:
-        raise ValueError(f"{stored.file}: {stored.name} is {stored.dtype}, and {name} is {segment.dtype}: experts are "
+    if stored.dtype != field.dtype:
+        raise ValueError(f"{checkpoint.sources[stored.file].path}: {stored.name} is {stored.dtype}, and {name} is {field.dtype}: experts are "
                          "streamed as they lie in the file; leave dtype at 'auto'")
 
 
-def _right(name: str, tensor: torch.Tensor, layer: ExpertsLayer, segment: Segment) -> torch.Tensor:
-    shape = (layer.experts, *segment.shape)
+def _right(name: str, tensor: torch.Tensor, layer: ExpertsLayer, field: SlotField) -> torch.Tensor:
+    shape = (layer.experts, *field.shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)} after transformers' conversion; {shape} is wanted")
-    return tensor.to(segment.dtype).contiguous()
+    return tensor.to(getattr(torch, field.dtype)).contiguous()
 
 
 def _convert(name: str, found: _Sources, model: nn.Module, checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:

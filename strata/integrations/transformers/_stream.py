@@ -84,11 +84,13 @@ def stream_experts(
                 raise ValueError(f"{layer.name}.{name} is not contiguous")
     left = _bytes("pinned_bytes", pinned_bytes)
     for layer in layers:
-        pinned = layer.nbytes <= left
+        tensors = [parameter.data for parameter in layer.parameters().values()]
+        nbytes = sum(tensor.nbytes for tensor in tensors)
+        pinned = nbytes <= left
         if pinned:
-            left -= layer.nbytes
-            _pin(layer)
-        layer.copies = _copies(layer, pinned)
+            left -= nbytes
+            tensors = _pin(layer)
+        layer.copies = strata.ExpertCopies.from_stacked(*tensors, layout=layer.layout, pinned=pinned)
     return start(model, layers, where, slots=slots, cache_bytes=cache_bytes, options=options)
 
 
@@ -97,7 +99,7 @@ def start(
     options: dict[str, Any],
 ) -> nn.Module:
     """Begin to stream layers whose copies are known."""
-    slot_bytes = max(layer.slot_bytes for layer in layers)
+    slot_bytes = max(layer.layout.nbytes for layer in layers)
     if slots is None:
         slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, _RING_BYTES // slot_bytes))
     elif isinstance(slots, bool) or not isinstance(slots, int):
@@ -110,6 +112,9 @@ def start(
     ring = Ring(slot_bytes, slots, device, **options)
     try:
         rows = cache_bytes // ring.bytes.shape[1]
+        if cache_bytes and not rows:
+            raise ValueError(f"cache_bytes is {cache_bytes}: not one expert of {ring.bytes.shape[1]} bytes fits; 0 is no "
+                             "cache")
         cache = ExpertCache(rows, ring.bytes.shape[1], device) if rows else None
         if before is None:
             before = {layer.name: layer.module.config._experts_implementation for layer in layers}
@@ -223,29 +228,16 @@ def _bytes(name: str, value: object) -> int:
     return value
 
 
-def _pin(layer: ExpertsLayer) -> None:
+def _pin(layer: ExpertsLayer) -> list[torch.Tensor]:
     """Move a layer's experts into pinned memory, where they stay the module's parameters."""
+    moved = []
     for parameter in layer.parameters().values():
-        memory = strata.pinned_empty((parameter.numel() * parameter.element_size(),), np.uint8)
+        memory = strata.pinned_empty((parameter.nbytes,), np.uint8)
         pinned = torch.from_numpy(memory).view(parameter.dtype).view(parameter.shape)
         pinned.copy_(parameter.data)
         parameter.data = pinned
-
-
-def _copies(layer: ExpertsLayer, pinned: bool) -> strata.ExpertCopies:
-    """One entry an expert, one segment a parameter."""
-    experts, segments = layer.experts, layer.segments
-    addresses = np.empty((experts, len(segments)), np.uint64)
-    for k, parameter in enumerate(layer.parameters().values()):
-        step = segments[k].nbytes
-        addresses[:, k] = parameter.data_ptr() + np.arange(experts, dtype=np.uint64) * np.uint64(step)
-    return strata.ExpertCopies(
-        addresses.reshape(-1),
-        np.tile([segment.nbytes for segment in segments], experts),
-        pinned,
-        offsets=np.tile([segment.offset for segment in segments], experts),
-        entry_starts=np.arange(experts + 1) * len(segments),
-    )
+        moved.append(pinned)
+    return moved
 
 
 def _move_rest(model: nn.Module, layers: list[ExpertsLayer], device: torch.device) -> None:

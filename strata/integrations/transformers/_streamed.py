@@ -118,9 +118,7 @@ class StreamedModel:
         self._forward: _Forward | None = None
         self._inside: int | None = None     # the thread whose forward the hooks saw begin
         for layer in layers:
-            layer.ring_views = {segment.name: segment.view(ring.bytes) for segment in layer.segments}
-            if cache is not None:
-                layer.cache_views = {segment.name: segment.view(cache.bytes) for segment in layer.segments}
+            layer.look_at(ring.bytes, None if cache is None else cache.bytes)
             _streamed[layer.module] = (self, layer)
         self._root = _common_ancestor(model, layers)
         self._hooks = [
