@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ _RING_BYTES = 2**30
 _MOST_SLOTS = 96
 _LEAST_SLOTS = 4
 
-_models: weakref.WeakKeyDictionary[nn.Module, tuple[StreamedModel, dict[str, Any]]] = weakref.WeakKeyDictionary()
+#: Where a model keeps what streams its experts, and what computed them before.
+_ATTRIBUTE = "_strata_model"
 
 
 def stream_experts(
@@ -134,7 +134,7 @@ def start(
     except BaseException:
         streaming.close()
         raise
-    _models[model] = (streaming, before)
+    model.__dict__[_ATTRIBUTE] = (streaming, before)
     return model
 
 
@@ -159,12 +159,12 @@ def unstream(model: nn.Module) -> nn.Module:
     RuntimeError
         If another thread is in a forward of it.
     """
-    found = _models.get(model)
+    found = model.__dict__.get(_ATTRIBUTE)
     if found is None:
         raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
     streaming, before = found
     streaming.close()
-    _models.pop(model, None)
+    del model.__dict__[_ATTRIBUTE]
     model.set_experts_implementation(before)  # type: ignore[operator]
     return model
 
@@ -177,10 +177,11 @@ def streamed(model: nn.Module) -> StreamedModel:
     ValueError
         If its experts are not streamed.
     """
-    found = _models.get(model)
+    found = model.__dict__.get(_ATTRIBUTE)
     if found is None:
         raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
-    return found[0]
+    streaming: StreamedModel = found[0]
+    return streaming
 
 
 def _check_model(model: nn.Module) -> None:
@@ -191,7 +192,7 @@ def _check_model(model: nn.Module) -> None:
                         "model itself")
     if not isinstance(model, transformers.PreTrainedModel):
         raise TypeError(f"model is a {type(model).__name__}; a transformers.PreTrainedModel is wanted")
-    if model in _models or any(layer_of(module) for module in model.modules()):
+    if any(layer_of(module) for module in model.modules()):
         raise ValueError("this model's experts are streamed already: unstream() it first")
     if getattr(model, "_compiled_call_impl", None) is not None:
         raise ValueError("model.compile() was called: torch.compile of the whole model is not supported")

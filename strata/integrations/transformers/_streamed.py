@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -22,13 +21,13 @@ __all__ = ["StreamedModel", "experts_forward", "layer_of"]
 
 logger = logging.getLogger("strata")
 
-#: The experts modules that are streamed now. A copy of a module is not among them.
-_streamed: weakref.WeakKeyDictionary[nn.Module, tuple[StreamedModel, ExpertsLayer]] = weakref.WeakKeyDictionary()
+#: Where an experts module keeps who streams it: with the module, so that both go together.
+_ATTRIBUTE = "_strata"
 
 
 def layer_of(module: nn.Module) -> tuple[StreamedModel, ExpertsLayer] | None:
     """Who streams a module, if anyone does."""
-    return _streamed.get(module)
+    return module.__dict__.get(_ATTRIBUTE)
 
 
 def experts_forward(
@@ -47,7 +46,7 @@ def experts_forward(
     -------
     (tokens, hidden) tensor
     """
-    found = _streamed.get(self)
+    found = layer_of(self)
     if found is None:
         raise RuntimeError(
             "the experts implementation is 'strata', but this experts module is not streamed (a copy of a streamed "
@@ -119,7 +118,7 @@ class StreamedModel:
         self._inside: int | None = None     # the thread whose forward the hooks saw begin
         for layer in layers:
             layer.look_at(ring.bytes, None if cache is None else cache.bytes)
-            _streamed[layer.module] = (self, layer)
+            layer.module.__dict__[_ATTRIBUTE] = (self, layer)
         self._root = _common_ancestor(model, layers)
         self._hooks = [
             self._root.register_forward_pre_hook(self._before, with_kwargs=True),
@@ -315,7 +314,7 @@ class StreamedModel:
             for hook in self._hooks:
                 hook.remove()
             for layer in self.layers:
-                _streamed.pop(layer.module, None)
+                layer.module.__dict__.pop(_ATTRIBUTE, None)
                 layer.ring_views = {}
                 layer.cache_views = {}
             self.cache = None
