@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import strata
-from strata.integrations.transformers._checkpoint import Checkpoint
 from strata.integrations.transformers._experts import ExpertsLayer, find_layers
-from strata.integrations.transformers._places import Pieces, find_places
+from strata.integrations.transformers._places import Checkpoint, Pieces, find_places
 from strata.integrations.transformers._stream import start, target_device
 
 __all__ = ["from_pretrained"]
@@ -57,8 +56,8 @@ def from_pretrained(
 
     Raises
     ------
-    FileNotFoundError
-        If files are missing, by name.
+    OSError, CheckpointError
+        If a file is missing or is not what its header says, by name.
     ValueError
         For what cannot be streamed, and for a checkpoint that does not fit its configuration, before anything is
         loaded.
@@ -165,5 +164,5 @@ def _copies(layer: ExpertsLayer, pieces: dict[str, Pieces], checkpoint: Checkpoi
     return strata.ExpertCopies(
         np.array(first, np.uint64).T.reshape(-1), np.tile(sizes, experts), False,
         offsets=np.tile(places, experts), entry_starts=np.arange(experts + 1) * len(rows), owners=owners,
-        files=checkpoint.sources, file_index=np.array(files, np.int64).T.reshape(-1),
+        files=[file.source(False) for file in checkpoint.files], file_index=np.array(files, np.int64).T.reshape(-1),
     )

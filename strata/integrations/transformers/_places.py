@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field as dataclass_field
@@ -19,15 +20,39 @@ import torch
 from torch import nn
 
 from strata.layout import SlotField
+from strata.sources.checkpoint_files import CheckpointFile, TensorPlace
+from strata.sources.safetensors_files import open_safetensors
 
-from strata.integrations.transformers._checkpoint import Checkpoint, StoredTensor
 from strata.integrations.transformers._experts import ExpertsLayer
 
-__all__ = ["Pieces", "find_places"]
+__all__ = ["Checkpoint", "Pieces", "find_places"]
 
 logger = logging.getLogger("strata")
 
 _LAST_NUMBER = re.compile(r"\.(\d+)\.(?!.*\.\d+\.)")
+
+
+class Checkpoint:
+    """The tensors of a folder of safetensors files, and where they lie; only headers have been read.
+
+    Raises
+    ------
+    OSError, CheckpointError
+        Naming file and tensor: nothing there, a missing shard, a header that lies.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.files: list[CheckpointFile]
+        self.files, places = open_safetensors(path)
+        self.places = {place.name: place for place in places}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One tensor, copied from its file."""
+        place = self.places[name]
+        memory = torch.empty(place.nbytes, dtype=torch.uint8)
+        self.files[place.file].read_into(place.offset, memoryview(memory.numpy()))
+        return memory.view(getattr(torch, place.dtype)).view(place.shape)
 
 
 @dataclass
@@ -35,9 +60,9 @@ class Pieces:
     """The pieces of one parameter: for each expert (rows) its tensors in the order in which they lie in a slot."""
 
     #: Per-expert tensors, [expert][piece].
-    separate: list[list[StoredTensor]] = dataclass_field(default_factory=list)
+    separate: list[list[TensorPlace]] = dataclass_field(default_factory=list)
     #: One tensor of all experts, ``[experts, ...]``.
-    fused: StoredTensor | None = None
+    fused: TensorPlace | None = None
     #: The same, converted into host memory.
     converted: torch.Tensor | None = None
 
@@ -87,7 +112,7 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
         kinds = [type(op).__name__ for op in found.converter.operations] if found.converter is not None else []
         if not kinds:
             (keys,) = found.names.values()
-            pieces[name] = Pieces(fused=_fused(name, checkpoint[keys[0]], layer, field, checkpoint))
+            pieces[name] = Pieces(fused=_fused(name, checkpoint.places[keys[0]], layer, field, checkpoint))
         elif kinds in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]) and _plain(found.converter.operations):
             pieces[name] = Pieces(separate=_separate(name, found, layer, field, checkpoint))
         else:
@@ -113,7 +138,7 @@ def _sources(model: nn.Module, wanted: set[str], checkpoint: Checkpoint) -> dict
     prefix: str = model.base_model_prefix  # type: ignore[assignment]
     known: dict[str, tuple[str, str | None]] = {}
     sources: dict[str, _Sources] = {}
-    for key in sorted(checkpoint.names(), key=_natural):
+    for key in sorted(checkpoint.places, key=_natural):
         # Experts of a layer differ by one number, which a converter's pattern takes as it comes: ask once for all.
         alike = _LAST_NUMBER.sub(".*.", key)
         if alike in known:
@@ -139,15 +164,15 @@ def _plain(operations: list[Any]) -> bool:
 
 
 def _fused(
-    name: str, stored: StoredTensor, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
-) -> StoredTensor:
+    name: str, stored: TensorPlace, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
+) -> TensorPlace:
     _same(name, checkpoint, stored, (layer.experts, *field.shape), field)
     return stored
 
 
 def _separate(
     name: str, found: _Sources, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
-) -> list[list[StoredTensor]]:
+) -> list[list[TensorPlace]]:
     patterns = found.converter.source_patterns
     columns = []
     for pattern in patterns:
@@ -155,7 +180,7 @@ def _separate(
         if len(keys) != layer.experts:
             raise ValueError(f"{checkpoint.path} has {len(keys)} tensors {pattern!r} for {name}; {layer.experts} are "
                              "wanted, one an expert")
-        columns.append([checkpoint[key] for key in keys])
+        columns.append([checkpoint.places[key] for key in keys])
     rows = field.shape[0]
     share, rest = divmod(rows, len(patterns))
     if rest:
@@ -166,12 +191,12 @@ def _separate(
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _same(name: str, checkpoint: Checkpoint, stored: StoredTensor, shape: tuple[int, ...], field: SlotField) -> None:
+def _same(name: str, checkpoint: Checkpoint, stored: TensorPlace, shape: tuple[int, ...], field: SlotField) -> None:
     if stored.shape != shape:
-        raise ValueError(f"{checkpoint.sources[stored.file].path}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
+        raise ValueError(f"{checkpoint.files[stored.file].path}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
                          "the model's configuration")
     if stored.dtype != field.dtype:
-        raise ValueError(f"{checkpoint.sources[stored.file].path}: {stored.name} is {stored.dtype}, and {name} is {field.dtype}: experts are "
+        raise ValueError(f"{checkpoint.files[stored.file].path}: {stored.name} is {stored.dtype}, and {name} is {field.dtype}: experts are "
                          "streamed as they lie in the file; leave dtype at 'auto'")
 
 
@@ -187,7 +212,7 @@ def _convert(name: str, found: _Sources, model: nn.Module, checkpoint: Checkpoin
     mapping = copy.deepcopy(found.converter)
     for pattern, keys in found.names.items():
         for key in keys:
-            mapping.add_tensor(name, key, pattern, checkpoint.load(key))
+            mapping.add_tensor(name, key, pattern, checkpoint.tensor(key))
     result = mapping.convert(name, model=model, config=model.config)
     return {key: value[0] if isinstance(value, list) else value for key, value in result.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -94,6 +94,9 @@ class StreamedModel:
 
     Attributes
     ----------
+    lists_ahead : callable
+        Whether a forward of (tokens, choices, experts) lists all experts ahead; `lists_ahead` of the package unless
+        another one is set, to measure say.
     forwards_ahead, forwards_routed : int
         Forwards that listed all experts ahead, and only what was routed.
     out_of_order : int
@@ -109,6 +112,7 @@ class StreamedModel:
         self.ring = ring
         self.cache = cache
         self.order: list[ExpertsLayer] = list(layers)
+        self.lists_ahead: Callable[[int, int, int], bool] = lists_ahead
         self.forwards_ahead = 0
         self.forwards_routed = 0
         self.out_of_order = 0
@@ -256,7 +260,7 @@ class StreamedModel:
                 self._end(failed=True)
             order = self.order if layer is None or layer in self.order else [layer]
             first = layer or order[0]
-            ahead = lists_ahead(tokens, _choices(first.module), first.experts)
+            ahead = self.lists_ahead(tokens, _choices(first.module), first.experts)
             forward = _Forward(self.ring.begin(), thread, order, ahead=ahead, hooked=self._inside == thread)
             self._forward = forward
             try:
