@@ -9,28 +9,12 @@ from typing import Any
 import torch
 
 import strata
+from strata.engine.request import Request
+from strata.engine.span import Span
 
-__all__ = ["Ring", "Span"]
+__all__ = ["Ring"]
 
 _ALIGNMENT = 256
-
-
-class Span:
-    """A run of neighbouring slots that hold entries ``begin`` to ``end``."""
-
-    def __init__(self, slots: list[Any]) -> None:
-        self._slots = slots
-        self.begin = slots[0].entry
-        self.end = slots[-1].entry + 1
-        self.slot = slots[0].slot
-
-    def synchronize(self) -> None:
-        for slot in self._slots:
-            slot.synchronize()
-
-    def release(self) -> None:
-        for slot in self._slots:
-            slot.release()
 
 
 class Ring:
@@ -63,32 +47,28 @@ class Ring:
             addresses = [self.bytes.data_ptr() + stride * k for k in range(slots)]
             stream = torch.cuda.current_stream(device).cuda_stream
             self.streamer = strata.ExpertStreamer(slot_bytes, slots=addresses, compute_stream=stream, **options)
-        self.limit = max(1, min(slots // 3, self.streamer.max_held))
+        self.limit = max(1, slots // 3)
 
-    def begin(self) -> Any:
+    def begin(self) -> Request:
         """Begin a request whose kernels go on torch's current stream."""
         if self._on_host:
             return self.streamer.begin()
         return self.streamer.begin(compute_stream=torch.cuda.current_stream(self.device).cuda_stream)
 
-    def spans(self, request: Any, end: int, wanted: Any = None) -> Iterator[Span]:
-        """Take the next entries, to `end`, in runs of neighbouring slots; each is released when the next is taken."""
-        ring = self.streamer.gpu_ring
-        while (at := request.consumed) < end:
-            if wanted is not None and not wanted[at]:
-                request.skip()
-                continue
-            room = min(self.limit, ring - at % ring, end - at)
-            slots = []
-            for k in range(room):
-                if wanted is not None and not wanted[at + k]:
-                    break
-                slots.append(request.acquire())
-            span = Span(slots)
+    def spans(self, request: Request, begin: int, end: int) -> Iterator[Span]:
+        """Take the entries from `begin`, which is next, to `end` in runs of neighbouring slots.
+
+        Each is released when the next is asked for. No run crosses `end` where a list ends there.
+        """
+        at = begin
+        while at < end:
+            span = request.acquire_span(self.limit)
             if self._on_host:
-                span.synchronize()
+                # Nothing is queued on a CPU: the host itself reads the slots.
+                span[-1].synchronize()
+            at = span.end
             yield span
-            span.release()
+            span.release()      # not after an exception: the abort knows what is held
 
     def close(self) -> None:
         """Free the slots, once the kernels that read them are done."""

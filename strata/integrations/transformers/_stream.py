@@ -24,6 +24,8 @@ _LEAST_SLOTS = 4
 
 #: Where a model keeps what streams its experts, and what computed them before.
 _ATTRIBUTE = "_strata_model"
+#: transformers' question whether generate compiles; an answer of the model's own comes first.
+_AUTO_COMPILE = "_valid_auto_compile_criteria"
 
 
 def stream_experts(
@@ -135,6 +137,8 @@ def start(
         streaming.close()
         raise
     model.__dict__[_ATTRIBUTE] = (streaming, before)
+    # On a static cache, generate would compile the model by itself.
+    model.__dict__[_AUTO_COMPILE] = _never
     return model
 
 
@@ -165,6 +169,7 @@ def unstream(model: nn.Module) -> nn.Module:
     streaming, before = found
     streaming.close()
     del model.__dict__[_ATTRIBUTE]
+    model.__dict__.pop(_AUTO_COMPILE, None)
     model.set_experts_implementation(before)  # type: ignore[operator]
     return model
 
@@ -182,6 +187,10 @@ def streamed(model: nn.Module) -> StreamedModel:
         raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
     streaming: StreamedModel = found[0]
     return streaming
+
+
+def _never(*_: Any, **__: Any) -> bool:
+    return False
 
 
 def _check_model(model: nn.Module) -> None:

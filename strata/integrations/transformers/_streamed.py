@@ -21,6 +21,8 @@ __all__ = ["StreamedModel", "experts_forward", "layer_of"]
 
 logger = logging.getLogger("strata")
 
+COMPILED = ("torch.compile of a model whose experts are streamed is not supported: its copies are driven by the host, "
+            "layer by layer; compile parts of the model that hold no experts")
 #: Where an experts module keeps who streams it: with the module, so that both go together.
 _ATTRIBUTE = "_strata"
 
@@ -46,7 +48,17 @@ def experts_forward(
     -------
     (tokens, hidden) tensor
     """
-    found = layer_of(self)
+    # Constant where this is traced, and then what is called eagerly knows.
+    return _layer_forward(self, hidden_states, top_k_index, top_k_weights, torch.compiler.is_compiling())
+
+
+@torch.compiler.disable(reason=COMPILED)
+def _layer_forward(
+    module: nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor, traced: bool
+) -> torch.Tensor:
+    if traced:
+        raise RuntimeError(COMPILED)
+    found = layer_of(module)
     if found is None:
         raise RuntimeError(
             "the experts implementation is 'strata', but this experts module is not streamed (a copy of a streamed "
@@ -133,12 +145,19 @@ class StreamedModel:
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin early: the first copies run while the first layer's attention does."""
+        self._begin_early(module, args, kwargs, torch.compiler.is_compiling())
+
+    @torch.compiler.disable(reason=COMPILED)
+    def _begin_early(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], traced: bool) -> None:
+        if traced:
+            raise RuntimeError(COMPILED)
         self._refuse(module)
         tokens = _tokens(args, kwargs)
         if tokens:
             self._inside = threading.get_ident()
             self._begin(tokens, None)
 
+    @torch.compiler.disable(reason=COMPILED)
     def _after(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         thread = threading.get_ident()
         with self._lock:
@@ -150,10 +169,6 @@ class StreamedModel:
     def _refuse(self, module: nn.Module) -> None:
         if self.closed:
             raise RuntimeError("this model's experts are not streamed any more: unstream() was called")
-        if torch.compiler.is_compiling():
-            raise RuntimeError("torch.compile of a model whose experts are streamed is not supported: its copies are "
-                               "driven by the host, layer by layer; pass disable_compile=True to generate, or compile "
-                               "parts of the model that hold no experts")
         if module.training:
             raise RuntimeError("a model whose experts are streamed is for inference: call model.eval()")
 
@@ -197,12 +212,17 @@ class StreamedModel:
     def _from_ahead(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows) -> None:
         begin = forward.passed
         forward.passed += layer.experts
-        for span in self.ring.spans(forward.request, forward.passed, _Shifted(rows.counts, begin)):
+        last = max((expert + 1 for expert, count in enumerate(rows.counts) if count), default=0)
+        at = begin
+        for span in self.ring.spans(forward.request, begin, begin + last):
             rows.multiply(range(span.begin - begin, span.end - begin), layer.views(span))
+            at = span.end
+        if at < forward.passed:
+            forward.request.skip(forward.passed - at)
 
     def _from_ring(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, experts: list[int]) -> None:
         begin = self._list(forward, layer, experts)
-        for span in self.ring.spans(forward.request, forward.passed):
+        for span in self.ring.spans(forward.request, begin, forward.passed):
             rows.multiply(experts[span.begin - begin:span.end - begin], layer.views(span))
 
     def _from_cache(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, cache: ExpertCache) -> None:
@@ -214,7 +234,7 @@ class StreamedModel:
         if missing:
             begin = self._list(forward, layer, missing)
             keep = set(found.values())
-            for span in self.ring.spans(forward.request, forward.passed):
+            for span in self.ring.spans(forward.request, begin, forward.passed):
                 for entry in range(span.begin, span.end):
                     expert = missing[entry - begin]
                     row = cache.fill(layer.index, expert, self.ring.bytes[span.slot + entry - span.begin], keep)
@@ -326,17 +346,6 @@ class StreamedModel:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a model whose experts are streamed cannot be copied or pickled: unstream() it first")
-
-
-class _Shifted:
-    """Counts of a layer's experts, indexed by entry."""
-
-    def __init__(self, counts: list[int], begin: int) -> None:
-        self._counts = counts
-        self._begin = begin
-
-    def __getitem__(self, entry: int) -> int:
-        return self._counts[entry - self._begin]
 
 
 def _choices(module: nn.Module) -> int:

@@ -78,7 +78,8 @@ def test_bits_of_grouped_mm(name: str, dtype: torch.dtype, options: dict[str, An
 
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
-def test_every_schedule(software: Any, model: Any, schedule: str) -> None:
+def test_every_schedule(software: Any, schedule: str) -> None:
+    model = made(**CHOICES, num_hidden_layers=3)
     software.configure(schedule=schedule, seed=7)
     ids = families.prompt(2, 24)
     want = outputs(model, ids)
@@ -115,11 +116,13 @@ def test_only_what_is_routed_is_copied(model: Any) -> None:
     assert counters.direct_copies + counters.staged_copies == 3 * 4     # layers x choices
 
 
-def test_pinned_and_pageable(model: Any) -> None:
+def test_pinned_and_pageable() -> None:
+    model = made(**CHOICES, num_hidden_layers=3)
     layer = sum(parameter.nbytes for parameter in model.model.layers[0].mlp.experts.parameters())
     stream_experts(model, slots=6, device="cpu", pinned_bytes=2 * layer + 1)
     shares = [layer.copies.pinned_share() for layer in streamed(model).layers]
     assert shares == [1.0, 1.0, 0.0]
+    unstream(model)
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------
@@ -388,11 +391,40 @@ def test_a_compiled_model_is_refused(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_compiling_a_streamed_model_is_refused(model: Any) -> None:
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_compiling_a_streamed_model_is_refused(model: Any, fullgraph: bool) -> None:
+    want = logits(model, families.prompt())
     stream_experts(model, slots=5, device="cpu")
+    compiled = torch.compile(model, backend="eager", fullgraph=fullgraph)
     with pytest.raises(Exception, match=r"torch\.compile of a model whose experts are streamed"):
-        logits(torch.compile(model, backend="eager", fullgraph=True), families.prompt())
-    logits(model, families.prompt())
+        logits(compiled, families.prompt())
+    torch._dynamo.reset()
+    assert torch.equal(logits(model, families.prompt()), want)
+
+
+@pytest.mark.slow
+def test_a_part_without_experts_may_be_compiled(model: Any) -> None:
+    stream_experts(model, slots=5, device="cpu")
+    want = logits(model, families.prompt())
+    model.model.layers[0].self_attn.compile(backend="eager")
+    assert torch.equal(logits(model, families.prompt()), want)
+    torch._dynamo.reset()
+
+
+def test_generate_on_a_static_cache_does_not_compile(model: Any) -> None:
+    """As it would on a GPU, where a static cache makes generate compile by itself."""
+    from transformers.generation.configuration_utils import CompileConfig
+
+    config = CompileConfig()
+    config._compile_all_devices = True
+    ids = families.prompt(1, 6)
+    arguments = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    want = model.generate(ids, **arguments)
+    stream_experts(model, slots=5, device="cpu")
+    assert torch.equal(model.generate(ids, compile_config=config, **arguments), want)
+    assert not hasattr(model, "_compiled_call")
+    unstream(model)
+    assert "_valid_auto_compile_criteria" not in model.__dict__
 
 
 def test_a_copy_is_refused(model: Any) -> None:
