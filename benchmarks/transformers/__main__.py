@@ -37,7 +37,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=None, help="default: 8192 512 16")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--decode", type=int, default=24, help="tokens that are decoded")
-    parser.add_argument("--folder", type=Path, default=None, help="where the checkpoint is made; default: a temporary one")
+    parser.add_argument("--folder", type=Path, default=None,
+                        help="where the checkpoint is made; default: a temporary folder")
     parser.add_argument("--only", nargs="+", default=None, help="arms whose names begin so")
     parser.add_argument("--no-first-token", action="store_true", help="leave out what needs processes of their own")
     arguments = parser.parse_args()
@@ -131,7 +132,7 @@ def one(arm: Arm, arguments: argparse.Namespace, path: Path, device: torch.devic
         streaming = model.__dict__.get("_strata_model")
         if streaming is not None:
             row["counters"] = {name: int(value) for name, value in
-                               streaming[0].ring.streamer.counters.as_dict().items() if isinstance(value, int)}
+                               streaming[0].streamer.counters.as_dict().items() if isinstance(value, int)}
             if streaming[0].cache is not None:
                 row["cache"] = {"hits": streaming[0].cache.hits, "misses": streaming[0].cache.misses}
     return row
@@ -151,7 +152,8 @@ def walks(arguments: argparse.Namespace, path: Path, device: torch.device, promp
 
     model = from_pretrained(path, device=device)
     results: dict[str, dict[str, float]] = {}
-    for name, choice in (("all ahead", lambda *_: True), ("routed only", lambda *_: False), ("by the formula", lists_ahead)):
+    choices = {"all ahead": lambda *_: True, "routed only": lambda *_: False, "by the formula": lists_ahead}
+    for name, choice in choices.items():
         streamed(model).lists_ahead = choice
         results[name] = {str(n): prefill(model, prompts[n], arguments.repeat)[1] for n in lengths}
     unstream(model)

@@ -30,7 +30,7 @@ def main() -> int:
     device = torch.device(arguments.device)
     arm = next(arm for arm in ARMS if arm.name == arguments.arm)
     if arm.own:
-        import strata.integrations.transformers
+        pass
     if device.type == "cuda":
         torch.cuda.init()
         torch.zeros(1, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import statistics
 import time
@@ -38,7 +39,8 @@ def decode(model: Any, ids: torch.Tensor, tokens: int) -> tuple[float, list[int]
     got = []
     with torch.inference_mode():
         result = model(input_ids=ids, use_cache=True, logits_to_keep=1)
-        keys = result.past_key_values
+        name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        keys = {name: result[name]}
         began = 0.0
         for k in range(tokens + 2):
             last = result.logits[:, -1:].argmax(-1)
@@ -46,7 +48,7 @@ def decode(model: Any, ids: torch.Tensor, tokens: int) -> tuple[float, list[int]
             if k == 2:
                 synchronize(ids.device)
                 began = time.perf_counter()
-            result = model(input_ids=last, past_key_values=keys, use_cache=True)
+            result = model(input_ids=last, use_cache=True, **keys)
         synchronize(ids.device)
     return (time.perf_counter() - began) / tokens, got
 

@@ -13,8 +13,8 @@ def markdown(run: dict[str, Any]) -> str:
     machine = run["machine"]
     lines = [
         f"{run['shape']}, {run['layers']} layers, {run['expert_gb']:.2f} GB of experts, bfloat16; {machine['device']}, "
-        f"torch {machine['torch']}, transformers {machine['transformers']}, strata {machine['strata']}. One large pinned "
-        f"copy: {run['link_gb_s']:.1f} GB/s.",
+        f"torch {machine['torch']}, transformers {machine['transformers']}, strata {machine['strata']}. One large "
+        f"pinned copy: {run['link_gb_s']:.1f} GB/s.",
         "",
         "| arm | " + " | ".join(f"{n} tokens: tokens/s (GB/s)" for n in lengths)
         + " | decode, tokens/s | GPU peak, GB | bits |",
@@ -29,7 +29,7 @@ def markdown(run: dict[str, Any]) -> str:
             got = row["prefill"][str(n)]
             cells.append(f"{n / got['seconds']:,.0f} ({run['expert_gb'] / got['seconds']:.1f})")
         same = "equal" if row["equal"] else f"differ by {row['difference']:.3g}"
-        peak = f"{row['gpu_peak_bytes'] / 1e9:.2f}" if row["gpu_peak_bytes"] else "–"
+        peak = f"{row['gpu_peak_bytes'] / 1e9:.2f}" if row["gpu_peak_bytes"] else ""
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {1 / row['decode_seconds']:.2f} | {peak} | {same} |")
     if run["walks"]:
         lines += ["", "| walk, from files | " + " | ".join(f"{n} tokens, s" for n in lengths) + " |",

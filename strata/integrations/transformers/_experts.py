@@ -88,7 +88,7 @@ def find_layers(model: nn.Module) -> list[ExpertsLayer]:
 def _layer(name: str, module: nn.Module, index: int) -> ExpertsLayer:
     if getattr(module, "_is_expert_parallel", False):
         raise ValueError(f"{name} is split by expert parallelism; streaming takes whole experts modules")
-    experts = int(module.num_experts)  # type: ignore[arg-type]
+    experts = int(module.num_experts)
     up = "gate_up_proj" if module.has_gate else "up_proj"
     wanted = [up, "down_proj"]
     if module.has_bias:

@@ -47,7 +47,7 @@ class RoutedRows:
         self.weights = top_k_weights.reshape(-1)[self.rows].unsqueeze(-1)
         # As there: histc takes no integers on a CPU, and on CUDA with deterministic algorithms nothing else.
         of = self.experts.float() if ids.device.type == "cpu" else self.experts.int()
-        n: int = module.num_experts  # type: ignore[assignment]
+        n: int = module.num_experts
         self.ends = torch.cumsum(torch.histc(of, bins=n, min=0, max=n - 1), dim=0, dtype=torch.int32)
         self.host_ends = [0, *self.ends.tolist()]
         self.counts = [b - a for a, b in zip(self.host_ends, self.host_ends[1:], strict=False)]
@@ -91,10 +91,10 @@ class RoutedRows:
         rows = self.hidden_states[self.token_of_row[begin:end]]
         up = "gate_up_proj" if module.has_gate else "up_proj"
         out = self._linear(rows, up, weights, ends, counts, of_row)
-        out = module._apply_gate(out) if module.has_gate else module.act_fn(out)  # type: ignore[operator]
+        out = module._apply_gate(out) if module.has_gate else module.act_fn(out)
         out = self._linear(out, "down_proj", weights, ends, counts, of_row)
         if getattr(module, "has_post_expert_norm", False):
-            out = module.post_expert_norm(out)  # type: ignore[operator]
+            out = module.post_expert_norm(out)
         out = out * self.weights[begin:end]
         if self.buffer is None:
             # Rows of no expert at all (an index past the last) count as zero.

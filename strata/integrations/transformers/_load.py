@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any
@@ -66,8 +67,8 @@ def from_pretrained(
 
     for name in _REFUSED:
         if kwargs.get(name) is not None:
-            raise ValueError(f"{name} is {kwargs[name]!r}: from_pretrained of strata.integrations.transformers does not "
-                             "take it; everything but the experts goes to one device")
+            raise ValueError(f"{name} is {kwargs[name]!r}: strata's from_pretrained does not take it: "
+                             " everything but the experts goes to one device")
     where = target_device(device)
     checkpoint = Checkpoint(path)
     config = kwargs.pop("config", None)
@@ -91,23 +92,25 @@ def from_pretrained(
         taken.append((layers, pieces, tied))
 
     # A class of the moment: between its making and the loading of its weights, the experts are taken out of sight.
-    hiding = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
-    model, report = hiding.from_pretrained(  # type: ignore[attr-defined]
+    hiding: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
+    model, report = hiding.from_pretrained(
         path, config=config, dtype=dtype, device_map={"": where}, output_loading_info=True, **kwargs
     )
     model.__class__ = cls
     if len(taken) != 1:
         raise RuntimeError(f"{cls.__name__}.from_pretrained built {len(taken)} models; 1 was expected")
     if report["missing_keys"] or report["mismatched_keys"]:
-        raise ValueError(f"{path} does not fit {cls.__name__}: missing {sorted(report['missing_keys'])[:4]}, of another "
-                         f"shape {sorted(report['mismatched_keys'])[:4]}")
+        raise ValueError(f"{path} does not fit {cls.__name__}: missing {sorted(report['missing_keys'])[:4]}, of "
+                         f"another shape {sorted(report['mismatched_keys'])[:4]}")
     layers, pieces, tied = taken[0]
     _show(layers, tied)
     model.all_tied_weights_keys = tied
     for layer in layers:
         layer.copies = _copies(layer, pieces, checkpoint)
     model.eval()
-    return start(model, layers, where, slots=slots, cache_bytes=cache_bytes, options=streamer or {})
+    start(model, layers, where, slots=slots, cache_bytes=cache_bytes, pins=contextlib.ExitStack(),
+          options=streamer or {})
+    return model
 
 
 def _class_of(config: Any) -> Any:
@@ -132,7 +135,7 @@ def _show(layers: list[ExpertsLayer], tied: dict[str, str]) -> None:
     """Make them parameters again, without weights; those that are tied are one."""
     made: dict[str, nn.Parameter] = {}
     # The ones that others are tied to come first.
-    for layer, name in sorted(((layer, name) for layer in layers for name in layer.layout),
+    for layer, name in sorted(((each, name) for each in layers for name in each.layout),
                               key=lambda pair: pair[0].full_name(pair[1]) in tied):
         full = layer.full_name(name)
         empty = getattr(layer.module, name)

@@ -13,17 +13,17 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field as dataclass_field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import torch
 from torch import nn
 
+from strata.integrations.transformers._experts import ExpertsLayer
 from strata.layout import SlotField
 from strata.sources.checkpoint_files import CheckpointFile, TensorPlace
 from strata.sources.safetensors_files import open_safetensors
-
-from strata.integrations.transformers._experts import ExpertsLayer
 
 __all__ = ["Checkpoint", "Pieces", "find_places"]
 
@@ -50,7 +50,7 @@ class Checkpoint:
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor, copied from its file."""
         place = self.places[name]
-        memory = torch.empty(place.nbytes, dtype=torch.uint8)
+        memory = torch.empty(place.nbytes, dtype=torch.uint8, device="cpu")
         self.files[place.file].read_into(place.offset, memoryview(memory.numpy()))
         return memory.view(getattr(torch, place.dtype)).view(place.shape)
 
@@ -130,12 +130,12 @@ def _sources(model: nn.Module, wanted: set[str], checkpoint: Checkpoint) -> dict
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    transforms = get_model_conversion_mapping(model)  # type: ignore[arg-type]
+    transforms = get_model_conversion_mapping(model)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     state: dict[str, Any] = model.state_dict()
-    prefix: str = model.base_model_prefix  # type: ignore[assignment]
+    prefix: str = model.base_model_prefix
     known: dict[str, tuple[str, str | None]] = {}
     sources: dict[str, _Sources] = {}
     for key in sorted(checkpoint.places, key=_natural):
@@ -192,28 +192,31 @@ def _separate(
 
 
 def _same(name: str, checkpoint: Checkpoint, stored: TensorPlace, shape: tuple[int, ...], field: SlotField) -> None:
+    where = f"{checkpoint.files[stored.file].path}: {stored.name}"
     if stored.shape != shape:
-        raise ValueError(f"{checkpoint.files[stored.file].path}: {stored.name} has the shape {stored.shape}; {shape} is wanted for {name}, by "
-                         "the model's configuration")
+        raise ValueError(f"{where} has the shape {stored.shape}; {shape} is wanted for {name}, by the model's "
+                         "configuration")
     if stored.dtype != field.dtype:
-        raise ValueError(f"{checkpoint.files[stored.file].path}: {stored.name} is {stored.dtype}, and {name} is {field.dtype}: experts are "
-                         "streamed as they lie in the file; leave dtype at 'auto'")
+        raise ValueError(f"{where} is {stored.dtype}, and {name} is {field.dtype}: experts are streamed as they lie in "
+                         "the file; leave dtype at 'auto'")
 
 
 def _right(name: str, tensor: torch.Tensor, layer: ExpertsLayer, field: SlotField) -> torch.Tensor:
     shape = (layer.experts, *field.shape)
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)} after transformers' conversion; {shape} is wanted")
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)} after transformers' conversion; {shape} is "
+                         "wanted")
     return tensor.to(getattr(torch, field.dtype)).contiguous()
 
 
 def _convert(name: str, found: _Sources, model: nn.Module, checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:
     """Let transformers convert a parameter (or those that come with it)."""
     mapping = copy.deepcopy(found.converter)
-    for pattern, keys in found.names.items():
-        for key in keys:
-            mapping.add_tensor(name, key, pattern, checkpoint.tensor(key))
-    result = mapping.convert(name, model=model, config=model.config)
+    with torch.device("cpu"):       # the model is being built on the meta device
+        for pattern, keys in found.names.items():
+            for key in keys:
+                mapping.add_tensor(name, key, pattern, checkpoint.tensor(key))
+        result = mapping.convert(name, model=model, config=model.config)
     return {key: value[0] if isinstance(value, list) else value for key, value in result.items()}
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 import strata
+from strata import runtime
+from strata.integrations.torch import Pinned, TorchStreamer, pin
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer, find_layers
-from strata.integrations.transformers._ring import Ring
 from strata.integrations.transformers._streamed import StreamedModel, layer_of
 
 __all__ = ["IMPLEMENTATION", "start", "stream_experts", "streamed", "target_device", "unstream"]
@@ -84,23 +85,23 @@ def stream_experts(
                                  "host memory, so load the model on the CPU")
             if not parameter.is_contiguous():
                 raise ValueError(f"{layer.name}.{name} is not contiguous")
-    left = _bytes("pinned_bytes", pinned_bytes)
-    for layer in layers:
-        tensors = [parameter.data for parameter in layer.parameters().values()]
-        nbytes = sum(tensor.nbytes for tensor in tensors)
-        pinned = nbytes <= left
-        if pinned:
-            left -= nbytes
-            tensors = _pin(layer)
-        layer.copies = strata.ExpertCopies.from_stacked(*tensors, layout=layer.layout, pinned=pinned)
-    return start(model, layers, where, slots=slots, cache_bytes=cache_bytes, options=options)
+    with contextlib.ExitStack() as pins:
+        left = _bytes("pinned_bytes", pinned_bytes)
+        for layer in layers:
+            tensors = [parameter.data for parameter in layer.parameters().values()]
+            got = pin(tensors, left) if left else Pinned(left=tensors)
+            pins.enter_context(got)
+            left = 0 if got.left else left - got.nbytes
+            layer.copies = strata.ExpertCopies.from_stacked(*tensors, layout=layer.layout, pinned=not got.left)
+        start(model, layers, where, slots=slots, cache_bytes=cache_bytes, pins=pins, options=options)
+    return model
 
 
 def start(
     model: nn.Module, layers: list[ExpertsLayer], device: torch.device, *, slots: int | None, cache_bytes: int,
-    options: dict[str, Any],
-) -> nn.Module:
-    """Begin to stream layers whose copies are known."""
+    pins: contextlib.ExitStack, options: dict[str, Any],
+) -> None:
+    """Begin to stream layers whose copies are known; where that fails, the model is as it was."""
     slot_bytes = max(layer.layout.nbytes for layer in layers)
     if slots is None:
         slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, _RING_BYTES // slot_bytes))
@@ -109,23 +110,18 @@ def start(
     elif slots < 1:
         raise ValueError(f"slots is {slots}; it must be at least 1")
     cache_bytes = _bytes("cache_bytes", cache_bytes)
-    before = model.get_experts_implementation() if hasattr(model, "get_experts_implementation") else None
-    _move_rest(model, layers, device)
-    ring = Ring(slot_bytes, slots, device, **options)
-    try:
-        rows = cache_bytes // ring.bytes.shape[1]
+    with contextlib.ExitStack() as undo:
+        streamer = TorchStreamer(slot_bytes, gpu_ring=slots, device=device, **options)
+        undo.callback(streamer.close)
+        row_bytes = streamer.memory.shape[1]
+        rows = cache_bytes // row_bytes
         if cache_bytes and not rows:
-            raise ValueError(f"cache_bytes is {cache_bytes}: not one expert of {ring.bytes.shape[1]} bytes fits; 0 is no "
-                             "cache")
-        cache = ExpertCache(rows, ring.bytes.shape[1], device) if rows else None
-        if before is None:
-            before = {layer.name: layer.module.config._experts_implementation for layer in layers}
-        streaming = StreamedModel(model, layers, ring, cache)
-    except BaseException:
-        ring.close()
-        raise
-    try:
-        model.set_experts_implementation(IMPLEMENTATION)  # type: ignore[operator]
+            raise ValueError(f"cache_bytes is {cache_bytes}: not one expert of {row_bytes} bytes fits; 0 is no cache")
+        cache = ExpertCache(rows, row_bytes, device) if rows else None
+        _move_rest(model, layers, device, undo)
+        before = _implementations(model)
+        undo.callback(model.set_experts_implementation, before)
+        model.set_experts_implementation(IMPLEMENTATION)
         for layer in layers:
             config: Any = layer.module.config
             if config._experts_implementation != IMPLEMENTATION:
@@ -133,13 +129,13 @@ def start(
                     f"{layer.name}: {type(model).__name__}.set_experts_implementation does not reach its configuration "
                     f"({type(config).__name__} says {config._experts_implementation!r})"
                 )
-    except BaseException:
-        streaming.close()
-        raise
+        mine = pins.pop_all()
+        undo.callback(mine.close)
+        streaming = StreamedModel(model, layers, streamer, cache, mine)
+        undo.pop_all()
     model.__dict__[_ATTRIBUTE] = (streaming, before)
     # On a static cache, generate would compile the model by itself.
     model.__dict__[_AUTO_COMPILE] = _never
-    return model
 
 
 def unstream(model: nn.Module) -> nn.Module:
@@ -170,7 +166,7 @@ def unstream(model: nn.Module) -> nn.Module:
     streaming.close()
     del model.__dict__[_ATTRIBUTE]
     model.__dict__.pop(_AUTO_COMPILE, None)
-    model.set_experts_implementation(before)  # type: ignore[operator]
+    model.set_experts_implementation(before)
     return model
 
 
@@ -210,7 +206,7 @@ def _check_model(model: nn.Module) -> None:
     if getattr(model, "_tp_size", None) not in (None, 1) or getattr(model, "device_mesh", None) is not None:
         raise ValueError("the model is split by tensor parallelism; streaming takes whole experts modules")
     places = set((getattr(model, "hf_device_map", None) or {}).values())
-    if len(places) > 1 or places & {"cpu", "disk"} and len(places) > 1 or _is_offloaded(model):
+    if len(places) > 1 or (places & {"cpu", "disk"} and len(places) > 1) or _is_offloaded(model):
         raise ValueError(f"the model is spread by device_map over {sorted(map(str, places))}: accelerate's hooks would "
                          "move its weights in every forward; load it without device_map")
 
@@ -221,7 +217,7 @@ def _is_offloaded(model: nn.Module) -> bool:
 
 def target_device(device: torch.device | str | int | None) -> torch.device:
     if device is None:
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        device = "cpu" if runtime.ensure() == "software" else "cuda"
     where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if where.type not in ("cuda", "cpu"):
         raise ValueError(f"device is {where}; a CUDA or HIP device, or the CPU, is wanted")
@@ -238,25 +234,25 @@ def _bytes(name: str, value: object) -> int:
     return value
 
 
-def _pin(layer: ExpertsLayer) -> list[torch.Tensor]:
-    """Move a layer's experts into pinned memory, where they stay the module's parameters."""
-    moved = []
-    for parameter in layer.parameters().values():
-        memory = strata.pinned_empty((parameter.nbytes,), np.uint8)
-        pinned = torch.from_numpy(memory).view(parameter.dtype).view(parameter.shape)
-        pinned.copy_(parameter.data)
-        parameter.data = pinned
-        moved.append(pinned)
-    return moved
+def _implementations(model: nn.Module) -> dict[str, str | None]:
+    """What computes a model's experts now, in the form that ``set_experts_implementation`` takes."""
+    config: Any = model.config
+    parts = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    return {"": config._experts_implementation,
+            **{name: part._experts_implementation for name, part in parts.items() if part is not None}}
 
 
-def _move_rest(model: nn.Module, layers: list[ExpertsLayer], device: torch.device) -> None:
+def _move_rest(
+    model: nn.Module, layers: list[ExpertsLayer], device: torch.device, undo: contextlib.ExitStack
+) -> None:
     """Move everything but the experts."""
     kept = {id(parameter) for layer in layers for parameter in layer.parameters().values()}
     for parameter in model.parameters():
         if id(parameter) not in kept and parameter.device != device:
+            undo.callback(setattr, parameter, "data", parameter.data)
             parameter.data = parameter.data.to(device)
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device != device:
+                undo.callback(module._buffers.__setitem__, name, buffer)
                 module._buffers[name] = buffer.to(device)

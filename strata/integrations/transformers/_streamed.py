@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
+from strata.engine.request import Request
+from strata.engine.span import Span
+from strata.integrations.torch import TorchStreamer
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer
 from strata.integrations.transformers._grouped import RoutedRows
-from strata.integrations.transformers._ring import Ring
 from strata.integrations.transformers._walk import lists_ahead
 
 __all__ = ["StreamedModel", "experts_forward", "layer_of"]
@@ -73,7 +76,7 @@ class _Forward:
     """One forward that runs: its request, and how far it is."""
 
     def __init__(
-        self, request: Any, thread: int, order: Sequence[ExpertsLayer], *, ahead: bool, hooked: bool
+        self, request: Request, thread: int, order: Sequence[ExpertsLayer], *, ahead: bool, hooked: bool
     ) -> None:
         self.request = request
         self.thread = thread
@@ -101,8 +104,11 @@ class StreamedModel:
     model : torch.nn.Module
     layers : list of ExpertsLayer
         With their `copies`.
-    ring : Ring
+    streamer : strata.integrations.torch.TorchStreamer
+        With slots for the largest expert.
     cache : ExpertCache or None
+    pins : contextlib.ExitStack
+        Closed at the end: it unpins.
 
     Attributes
     ----------
@@ -119,9 +125,12 @@ class StreamedModel:
     One thread at a time runs a forward. A second one is refused while the first is in it.
     """
 
-    def __init__(self, model: nn.Module, layers: list[ExpertsLayer], ring: Ring, cache: ExpertCache | None) -> None:
+    def __init__(self, model: nn.Module, layers: list[ExpertsLayer], streamer: TorchStreamer, cache: ExpertCache | None,
+                 pins: contextlib.ExitStack) -> None:  # fmt: skip
         self.layers = layers
-        self.ring = ring
+        self.streamer = streamer
+        self.device = streamer.memory.device
+        self.limit = max(1, streamer.gpu_ring // 3)     # of a span: copies go on into the rest of the ring
         self.cache = cache
         self.order: list[ExpertsLayer] = list(layers)
         self.lists_ahead: Callable[[int, int, int], bool] = lists_ahead
@@ -129,11 +138,12 @@ class StreamedModel:
         self.forwards_routed = 0
         self.out_of_order = 0
         self.closed = False
+        self._pins = pins
         self._lock = threading.Lock()
         self._forward: _Forward | None = None
         self._inside: int | None = None     # the thread whose forward the hooks saw begin
         for layer in layers:
-            layer.look_at(ring.bytes, None if cache is None else cache.bytes)
+            layer.look_at(streamer.memory, None if cache is None else cache.bytes)
             layer.module.__dict__[_ATTRIBUTE] = (self, layer)
         self._root = _common_ancestor(model, layers)
         self._hooks = [
@@ -183,9 +193,9 @@ class StreamedModel:
         if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
             raise RuntimeError("gradients through streamed experts are not supported: run under torch.no_grad() or "
                                "torch.inference_mode()")
-        if hidden_states.device != self.ring.device:
+        if hidden_states.device != self.device:
             raise RuntimeError(f"{layer.name} was called on {hidden_states.device}; its experts are streamed to "
-                               f"{self.ring.device}")
+                               f"{self.device}")
         self._begin(len(hidden_states), layer)
         forward = self._forward
         assert forward is not None
@@ -209,12 +219,25 @@ class StreamedModel:
                 self._end(failed=False)
         return result
 
+    def _spans(self, forward: _Forward, begin: int, end: int) -> Iterator[Span]:
+        """Take the entries from `begin`, which is next, to `end` in runs of neighbouring slots.
+
+        Each is released when the next is asked for. No run crosses `end` where a list ends there.
+        """
+        at = begin
+        while at < end:
+            span = forward.request.acquire_span(self.limit)
+            span.tensors()      # on a CPU it waits for the bytes, on a GPU it refuses another stream
+            at = span.end
+            yield span
+            span.release()      # not after an exception: the abort knows what is held
+
     def _from_ahead(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows) -> None:
         begin = forward.passed
         forward.passed += layer.experts
         last = max((expert + 1 for expert, count in enumerate(rows.counts) if count), default=0)
         at = begin
-        for span in self.ring.spans(forward.request, begin, begin + last):
+        for span in self._spans(forward, begin, begin + last):
             rows.multiply(range(span.begin - begin, span.end - begin), layer.views(span))
             at = span.end
         if at < forward.passed:
@@ -222,7 +245,7 @@ class StreamedModel:
 
     def _from_ring(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, experts: list[int]) -> None:
         begin = self._list(forward, layer, experts)
-        for span in self.ring.spans(forward.request, begin, forward.passed):
+        for span in self._spans(forward, begin, forward.passed):
             rows.multiply(experts[span.begin - begin:span.end - begin], layer.views(span))
 
     def _from_cache(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, cache: ExpertCache) -> None:
@@ -234,16 +257,16 @@ class StreamedModel:
         if missing:
             begin = self._list(forward, layer, missing)
             keep = set(found.values())
-            for span in self.ring.spans(forward.request, begin, forward.passed):
+            for span in self._spans(forward, begin, forward.passed):
                 for entry in range(span.begin, span.end):
                     expert = missing[entry - begin]
-                    row = cache.fill(layer.index, expert, self.ring.bytes[span.slot + entry - span.begin], keep)
+                    row = cache.fill(layer.index, expert, self.streamer.memory[span.slot + entry - span.begin], keep)
                     assert row is not None
                     keep.add(row)
                     found[expert] = row
         places = torch.tensor([found[expert] for expert in routed])
-        if self.ring.device.type != "cpu":
-            places = places.pin_memory().to(self.ring.device, non_blocking=True)
+        if self.device.type != "cpu":
+            places = places.pin_memory().to(self.device, non_blocking=True)
         views = {name: view.index_select(0, places) for name, view in layer.cache_views.items()}
         rows.multiply(routed, views)
 
@@ -275,13 +298,15 @@ class StreamedModel:
                         self._pass_by(forward, len(forward.order))
                         forward.ahead = False
                         self.out_of_order += 1
+                        logger.info("%s came in another order than in the forward before: its experts are copied when "
+                                    "their routing is known", layer.name)
                         return
                 # What runs ended unseen: an exception, or Ctrl-C, outside of its layers.
                 self._end(failed=True)
             order = self.order if layer is None or layer in self.order else [layer]
             first = layer or order[0]
             ahead = self.lists_ahead(tokens, _choices(first.module), first.experts)
-            forward = _Forward(self.ring.begin(), thread, order, ahead=ahead, hooked=self._inside == thread)
+            forward = _Forward(self.streamer.begin(), thread, order, ahead=ahead, hooked=self._inside == thread)
             self._forward = forward
             try:
                 if ahead:
@@ -342,7 +367,8 @@ class StreamedModel:
                 layer.ring_views = {}
                 layer.cache_views = {}
             self.cache = None
-            self.ring.close()
+            self.streamer.close()
+            self._pins.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a model whose experts are streamed cannot be copied or pickled: unstream() it first")

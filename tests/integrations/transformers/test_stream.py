@@ -112,7 +112,7 @@ def test_which_walk_follows_from_the_formula(model: Any) -> None:
 def test_only_what_is_routed_is_copied(model: Any) -> None:
     stream_experts(model, slots=6, device="cpu")
     logits(model, families.prompt(1, 1))
-    counters = streamed(model).ring.streamer.counters
+    counters = streamed(model).streamer.counters
     assert counters.direct_copies + counters.staged_copies == 3 * 4     # layers x choices
 
 
@@ -132,9 +132,9 @@ def test_the_cache_saves_copies(model: Any) -> None:
     ids = families.prompt(1, 1)
     stream_experts(model, slots=6, device="cpu", cache_bytes=10**7)
     logits(model, ids)
-    before = streamed(model).ring.streamer.counters
+    before = streamed(model).streamer.counters
     logits(model, ids)
-    after = streamed(model).ring.streamer.counters
+    after = streamed(model).streamer.counters
     assert after.staged_copies == before.staged_copies
     cache = streamed(model).cache
     assert (cache.hits, cache.misses) == (12, 12)
@@ -299,7 +299,7 @@ def test_what_is_no_model_is_refused() -> None:
 def test_experts_without_weights_are_refused() -> None:
     with torch.device("meta"):
         built = transformers.Qwen3MoeForCausalLM(families.small_config(transformers.Qwen3MoeConfig, {})).eval()
-    with pytest.raises(ValueError, match="meta device.*from_pretrained"):
+    with pytest.raises(ValueError, match=r"meta device.*from_pretrained"):
         stream_experts(built, device="cpu")
 
 
@@ -358,7 +358,7 @@ def test_training_is_refused(model: Any) -> None:
 def test_a_model_spread_by_accelerate_is_refused(model: Any) -> None:
     accelerate = pytest.importorskip("accelerate")
     accelerate.cpu_offload(model, execution_device="cpu")
-    with pytest.raises(ValueError, match="device_map|accelerate"):
+    with pytest.raises(ValueError, match=r"device_map|accelerate"):
         stream_experts(model, device="cpu")
 
 
