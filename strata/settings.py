@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -22,11 +23,15 @@ from .errors import SettingsError
 
 __all__ = [
     "BatchSettings",
+    "Submission",
     "gpu_ring_from_env",
     "host_ring_from_env",
     "recommended_gpu_ring",
     "timing_from_env",
 ]
+
+#: How copies are submitted: one by one, a group in one call, or neighbours as one.
+Submission = Literal["single", "group", "coalesced"]
 
 #: Most entries that share one ``copied`` record among direct entries, however long the GPU ring is.
 MAX_COPY_BATCH = 32

@@ -21,7 +21,7 @@ from strata.counters import Counters
 from strata.engine.core import SUBMISSIONS, StreamerCore, check_timeout
 from strata.engine.request import Request, begin_request
 from strata.errors import StrataError
-from strata.settings import BatchSettings, gpu_ring_from_env, host_ring_from_env, timing_from_env
+from strata.settings import BatchSettings, Submission, gpu_ring_from_env, host_ring_from_env, timing_from_env
 
 __all__ = ["ExpertStreamer"]
 
@@ -112,7 +112,7 @@ class ExpertStreamer:
         device: int | None = None,
         timing: bool | None = None,
         stall_timeout: float | None = None,
-        submission: str = "single",
+        submission: Submission = "single",
         share_dependencies: bool = False,
         run_ahead: int | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class ExpertStreamer:
         self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers or _default_workers(), self._device,
                                   copy_stream, compute_stream, slots is None, bool(timing), stall_timeout,
                                   SUBMISSIONS[submission], share_dependencies)
-        self._submission = submission
+        self._submission: Submission = submission
         self._share_dependencies = share_dependencies
         _open.add(self)
 
@@ -241,7 +241,7 @@ class ExpertStreamer:
         return self._settings
 
     @property
-    def submission(self) -> str:
+    def submission(self) -> Submission:
         """``"single"``, ``"group"`` or ``"coalesced"``: how copies are submitted after all."""
         return self._submission
 

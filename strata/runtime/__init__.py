@@ -11,17 +11,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from strata._process_lock import ProcessLock
 from strata.engine import host_functions  # at once: its exit handler then runs after those of streamers and stagers
 from strata.errors import SettingsError, StrataError
 from strata.runtime import _libraries
+from strata.runtime._libraries import Name
 
 __all__ = ["NAMES", "Name", "current", "describe", "ensure", "launch_host", "library", "use"]
-
-#: What `use` takes.
-Name = Literal["rocm", "software", "cuda", "auto"]
 
 NAMES: tuple[Name, ...] = ("rocm", "software", "cuda", "auto")
 
@@ -87,7 +84,7 @@ def use(name: Name) -> str:
                 f"the runtime of this process is {loaded} ({path}); it cannot become {name}: the bindings open "
                 "one library for good. Choose it before anything uses HIP"
             )
-        chosen: str = name
+        chosen: Name = name
         with _signals_held_back(), _hip.choosing():
             if name == "auto":
                 chosen, where = _libraries.choose()

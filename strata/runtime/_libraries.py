@@ -10,12 +10,16 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from strata.errors import RuntimeNotFound
 from strata.runtime import cuda, software
 from strata.runtime._loaded import loaded_libraries
 
 logger = logging.getLogger("strata")
+
+#: What `strata.runtime.use` takes.
+Name = Literal["rocm", "software", "cuda", "auto"]
 
 # What strata calls (see docs/hip_symbols.md); hipMemcpyBatchAsync alone may be missing.
 NEEDED = (
@@ -87,14 +91,15 @@ def _find(name: str) -> str:
     raise RuntimeNotFound(f"the rocm runtime cannot be used: {'; '.join(tried)}")
 
 
-def choose() -> tuple[str, str]:
+def choose() -> tuple[Name, str]:
     """Return name and path of the runtime that *auto* takes: a real device where there is one.
 
     That there is none is usual, and told as information; that a driver is there and strata cannot use it, as a warning.
     """
     reasons = []
     drivers = False
-    for name, node in (("rocm", "/dev/kfd"), ("cuda", "/dev/nvidiactl")):
+    wanted: tuple[tuple[Name, str], ...] = (("rocm", "/dev/kfd"), ("cuda", "/dev/nvidiactl"))
+    for name, node in wanted:
         try:
             path = _find(name)
         except RuntimeNotFound as reason:

@@ -18,6 +18,7 @@ PROLOGUE = """
 import logging, os, sys
 import strata
 from strata import runtime
+logging.getLogger("strata").addHandler(logging.NullHandler())   # a warning of *auto* is no mess on stderr here
 
 def attempt(name):
     try:

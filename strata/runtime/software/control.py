@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from . import _binding
 
@@ -27,6 +28,7 @@ __all__ = [
     "Hold",
     "Injection",
     "LoggedCall",
+    "Schedule",
     "Spent",
     "call_log",
     "calls",
@@ -108,19 +110,23 @@ def configuration() -> dict[str, int | str]:
     }
 
 
+#: When operations run: see `configure`.
+Schedule = Literal["eager", "lazy", "copies-first", "compute-first", "random", "timed", "null"]
+
+
 def configure(
     *,
-    schedule: str | None = None,
+    schedule: Schedule | None = None,
     seed: int | None = None,
     pinned_limit: int | None = None,
     device_memory: int | None = None,
     devices: int | None = None,
     idle_ms: int | None = None,
     max_pending: int | None = None,
-    batch: str | None = None,
-    batch_reads: str | None = None,
+    batch: Literal["full", "no-attributes", "unsupported"] | None = None,
+    batch_reads: Literal["stream", "call"] | None = None,
     batch_calls: int | None = None,
-    registration: str | None = None,
+    registration: Literal["refuses", "accepts"] | None = None,
 ) -> None:
     """Change the configuration; what is not named stays.
 
@@ -408,7 +414,8 @@ class Injection:
 
 
 def inject(
-    call: str, nth: int = 1, status: int = 0, *, action: str = "fail", thread: str | None = None
+    call: str, nth: int = 1, status: int = 0, *, action: Literal["fail", "ignore", "hang"] = "fail",
+    thread: str | None = None,
 ) -> Injection:
     """Let one HIP call go wrong.
 

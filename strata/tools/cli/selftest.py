@@ -14,6 +14,7 @@ from typing import Any
 from strata import runtime
 from strata.errors import RuntimeNotFound, SettingsError, StrataError
 from strata.runtime import _libraries
+from strata.runtime.software.control import Schedule
 from strata.tools.cli.arguments import seed as seed_type
 from strata.tools.command import BAD_INPUT, FAILED, complain
 from strata.tools.files import unwritable
@@ -82,16 +83,17 @@ def run(arguments: argparse.Namespace) -> int:
     return report.hand_over("strata selftest", progress, json=arguments.json)
 
 
-def _runtime(name: str | None) -> str:
+def _runtime(name: str | None) -> runtime.Name:
     """Name the runtime that will be used, without opening it in this process."""
     if name is None:
         name = runtime.current() or os.environ.get("STRATA_HIP_RUNTIME", "").strip() or "auto"
-    if name not in runtime.NAMES:
-        raise _InputError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(runtime.NAMES)} is allowed")
-    return _libraries.choose()[0] if name == "auto" else name
+    for known in runtime.NAMES:
+        if known == name:
+            return _libraries.choose()[0] if known == "auto" else known
+    raise _InputError(f"STRATA_HIP_RUNTIME is {name!r}; one of {', '.join(runtime.NAMES)} is allowed")
 
 
-def _schedules(name: str, wanted: str | None) -> Sequence[str | None]:
+def _schedules(name: str, wanted: Schedule | None) -> Sequence[Schedule | None]:
     if name != "software":
         if wanted is not None:
             raise _InputError(f"--schedule is {wanted!r}; the {name} runtime has no schedules, the software runtime "
@@ -101,7 +103,7 @@ def _schedules(name: str, wanted: str | None) -> Sequence[str | None]:
 
 
 def _run_here(
-    name: str, schedules: Sequence[str | None], seed: int, quick: bool, progress: Progress
+    name: runtime.Name, schedules: Sequence[Schedule | None], seed: int, quick: bool, progress: Progress
 ) -> Run:
     runtime.use(name)
     found = Run(about=runtime.describe())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata.counters import Counters
-from strata.settings import BatchSettings
+from strata.settings import BatchSettings, Submission
 from strata.tools.replay.case import Case
 from strata.tools.report import Report, environment
 from strata.tools.tables import Table
@@ -61,7 +61,7 @@ class Arm:
     expected: dict[str, int]
     recorded: bool
     totals: dict[str, int]
-    submission: str = "single"
+    submission: Submission = "single"
     counters: Counters = field(default_factory=Counters)
     mismatches: dict[str, tuple[int | float, int | float]] = field(default_factory=dict)
     bytes_checked: int = 0

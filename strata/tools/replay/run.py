@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from strata import runtime
 from strata._planner import CopyPlan
 from strata.copies import ExpertCopies
-from strata.settings import BatchSettings
+from strata.settings import BatchSettings, Submission
 from strata.streamer import ExpertStreamer
 from strata.tools.replay.case import Case
 from strata.tools.replay.errors import InputError
@@ -29,7 +29,7 @@ def replay(
     *,
     pool_bytes: int = 2**30,
     repeat: int = 3,
-    submission: str = "single",
+    submission: Submission = "single",
     separate_timing: bool = False,
     say: Say = lambda text: None,
 ) -> ReplayReport:
@@ -119,7 +119,7 @@ def _counting(say: Say, what: str, entries: int) -> Callable[[int], None]:
 
 @contextmanager
 def _warmed(
-    case: Case, settings: BatchSettings, copies: ExpertCopies, submission: str, timing: bool
+    case: Case, settings: BatchSettings, copies: ExpertCopies, submission: Submission, timing: bool
 ) -> Iterator[ExpertStreamer]:
     try:
         streamer = ExpertStreamer(

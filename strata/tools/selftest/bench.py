@@ -15,6 +15,7 @@ import numpy.typing as npt
 from strata import _hip, runtime
 from strata.runtime.software import control
 from strata.runtime.software.checking import checked, name_handles
+from strata.runtime.software.control import Schedule
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.holds import Ballast, Hold, Latch
 from strata.tools.selftest.outcome import Outcome
@@ -22,7 +23,7 @@ from strata.tools.selftest.outcome import Outcome
 __all__ = ["DEADLINE_S", "SCHEDULES", "Bench", "Raw", "settles"]
 
 #: Schedules of the software runtime that move bytes.
-SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
+SCHEDULES: tuple[Schedule, ...] = ("eager", "lazy", "random", "copies-first", "compute-first")
 
 #: How long anything may take that should come at once.
 DEADLINE_S = 20.0
@@ -73,7 +74,7 @@ class Bench:
     """
 
     def __init__(
-        self, *, schedule: str | None = None, seed: int = 0, quick: bool = False,
+        self, *, schedule: Schedule | None = None, seed: int = 0, quick: bool = False,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         if schedule is not None and schedule not in SCHEDULES:
