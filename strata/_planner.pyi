@@ -15,6 +15,7 @@ class CopyPlan:
         host_ring: int,
         settings: BatchSettings,
         host_pinned: Sequence[bool] | npt.NDArray[Any] | None = None,
+        merged: bool = False,
     ) -> None: ...
     @property
     def ends(self) -> npt.NDArray[np.int64]: ...

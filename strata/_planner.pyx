@@ -226,6 +226,8 @@ cdef class CopyPlan:
         Batches; clamped to the rings.
     host_pinned : (host_ring,) array of bool, optional
         Which host buffers are pinned. Default: all.
+    merged : bool, optional
+        Whether the copies are coalesced, so that a direct group may be as long as the ring.
 
     Attributes
     ----------
@@ -252,7 +254,7 @@ cdef class CopyPlan:
     cdef int64_t[2] _groups             # of direct and of staged entries
     cdef int64_t _host_reuses
 
-    def __init__(self, jobs, *, gpu_ring, host_ring, settings, host_pinned=None):
+    def __init__(self, jobs, *, gpu_ring, host_ring, settings, host_pinned=None, merged=False):
         cdef PlanLimits limits
         cdef const int64_t[::1] job_view
         cdef int64_t[::1] ends_view
@@ -264,7 +266,7 @@ cdef class CopyPlan:
             raise TypeError(f"settings is {settings!r}; a strata.BatchSettings is wanted")
         self.gpu_ring = _depth("gpu_ring", gpu_ring)
         self.host_ring = _depth("host_ring", host_ring)
-        self.settings = settings.clamped(self.gpu_ring, self.host_ring)
+        self.settings = settings.clamped(self.gpu_ring, self.host_ring, merged=bool(merged))
         array = _job_array(jobs)
         n = array.shape[0]
         limits.gpu_ring = self.gpu_ring

@@ -58,6 +58,9 @@ cdef int acquire_span(strata_request request, int64_t limit, strata_span* out, i
 cdef int release_span(strata_request request, const strata_span* span) noexcept nogil
 # Entry span.begin + index of a span that is held: STRATA_DROPPED where it is a hole.
 cdef int span_slot(strata_request request, const strata_span* span, int64_t index, strata_slot* out) noexcept nogil
+# Mark n coming entries, from first on, as unwanted; STRATA_INVALID, and none is marked, where one of them was acquired
+# or is past the list's end. Too late is no error.
+cdef int drop(strata_request request, int64_t first, int64_t n) noexcept nogil
 # Record what was released and shares a record that is still to come.
 cdef int flush(strata_request request) noexcept nogil
 # Pass the next n entries unread; STRATA_END where fewer are left: none is passed then.

@@ -3,7 +3,7 @@ from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
 from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_command_of, pipeline_describe,
-                                        pipeline_flush, pipeline_release, pipeline_release_span, pipeline_skip)
+                                        pipeline_drop, pipeline_flush, pipeline_release, pipeline_release_span, pipeline_skip)
 from strata.engine.command cimport Command, Rows, entry_is_dropped
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
                                      pipeline_extend, pipeline_shorten, pipeline_wait_published)
@@ -84,6 +84,15 @@ cdef int span_slot(strata_request request, const strata_span* span, int64_t inde
         return STRATA_DROPPED
     pipeline_describe(p, command, span.begin + index, <AcquiredSlot*>out)
     return STRATA_OK
+
+
+cdef int drop(strata_request request, int64_t first, int64_t n) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    if not p.running:
+        return STRATA_IDLE
+    if n < 0 or first < p.acquired or first > p.length or n > p.length - first:
+        return STRATA_INVALID
+    return pipeline_drop(p, NULL, first, n, 1)
 
 
 cdef int flush(strata_request request) noexcept nogil:

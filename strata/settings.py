@@ -191,8 +191,8 @@ class BatchSettings:
         Returns
         -------
         BatchSettings
-            ``copy_batch`` in 1 … min(gpu_ring, 32), or 1 … gpu_ring if `merged`, ``stage_batch`` in 1 … host_ring, ``stage_copy_batch``
-            in 1 … min(gpu_ring, host_ring).
+            ``copy_batch`` in 1 … min(gpu_ring, 32), or 1 … gpu_ring if `merged`; ``stage_batch`` in
+            1 … host_ring; ``stage_copy_batch`` in 1 … min(gpu_ring, host_ring).
 
         Raises
         ------

@@ -54,8 +54,8 @@ cdef struct HostRing:
     Watermark dma_published     # jobs below this lie in ownership groups whose dma_done is recorded
     # With shared dependencies one worker waits for an ownership group's `dma_done`. Both per terminal buffer.
     bint share
-    atomic[int64_t]* dma_waiter # the end of the latest group that somebody waits for
-    Watermark* dma_found        # and of the latest one that was found done
+    atomic[int64_t]* dma_waiter  # the end of the latest group that somebody waits for
+    Watermark* dma_found         # and of the latest one that was found done
     # Submission side: one thread.
     int64_t submitted
     Command* submit_command

@@ -44,6 +44,45 @@ def skip(request, int64_t n):
     return status
 
 
+def consume_spans(request, int64_t limit):
+    """Acquire and release everything by spans; entries that are wanted, and the spans' ends."""
+    cdef strata.strata_request handle = strata.request_handle(request)
+    cdef strata.strata_span span
+    cdef strata.strata_slot slot
+    cdef int64_t k
+    cdef int status
+    wanted, ends = [], []
+    while True:
+        with nogil:
+            status = strata.acquire_span(handle, limit, &span, -1)
+        if status != strata.STRATA_OK:
+            return wanted, ends, status
+        for k in range(span.end - span.begin):
+            status = strata.span_slot(handle, &span, k, &slot)
+            if status == strata.STRATA_OK:
+                assert slot.address == span.address + <uint64_t>(k * span.stride)
+                assert (slot.entry, slot.slot) == (span.begin + k, span.slot + k)
+                wanted.append(slot.entry)
+            else:
+                assert status == strata.STRATA_DROPPED
+        assert strata.span_slot(handle, &span, span.end - span.begin, &slot) == strata.STRATA_INVALID
+        ends.append(span.end)
+        status = strata.release_span(handle, &span)
+        if status != strata.STRATA_OK:
+            return wanted, ends, status
+        if strata.release_span(handle, &span) != strata.STRATA_ORDER:
+            return wanted, ends, -1
+
+
+def drop(request, int64_t first, int64_t n):
+    return strata.drop(strata.request_handle(request), first, n)
+
+
+def flush(request):
+    cdef strata.strata_request handle = strata.request_handle(request)
+    return strata.flush(handle), strata.released(handle), strata.consumed(handle)
+
+
 def cancel(request):
     return strata.cancel(strata.request_handle(request))
 

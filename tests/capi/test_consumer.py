@@ -61,6 +61,30 @@ def test_consumes_a_request_without_the_gil(consumer, sources):
             consumer.poll(request, 0)
 
 
+@pytest.mark.parametrize("share", [False, True])
+def test_spans_drops_and_flushes(consumer, sources, share):
+    copies = strata.ExpertCopies.from_buffers(sources)
+    with strata.ExpertStreamer(
+        512, gpu_ring=8, host_ring=4, settings=strata.BatchSettings(4, 2, 4), share_dependencies=share, run_ahead=4
+    ) as streamer:
+        request = streamer.begin(copies)
+        assert consumer.poll(request, -1)[0] == OK
+        assert consumer.drop(request, 0, 1) == INVALID
+        assert consumer.drop(request, 50, 11) == INVALID
+        assert consumer.drop(request, 30, 20) == OK
+        assert consumer.release(request, 0) == OK
+        assert consumer.flush(request) == (OK, 1, 1)
+        with pytest.raises(ValueError, match="limit is 9"):
+            request.acquire_span(9)
+        wanted, ends, status = consumer.consume_spans(request, 3)
+        assert (wanted, status) == ([e for e in range(1, 60) if not 30 <= e < 50], END)
+        assert ends == sorted(ends)
+        assert ends[-1] == 60
+        assert consumer.consume_spans(request, 0) == ([], [], END)
+        request.finish()
+        assert request.counters.dropped + request.counters.dropped_late == 20
+
+
 def test_statuses(consumer, sources):
     copies = strata.ExpertCopies.from_buffers(sources[:12])
     with strata.ExpertStreamer(512, gpu_ring=4, settings=strata.BatchSettings(2, 1, 1)) as streamer:

@@ -10,7 +10,7 @@ import pytest
 
 from strata.counters import Counters
 
-KINDS = ["copies", "copy_calls", "bytes", "copied_records", "reuse_waits"]
+KINDS = ["copies", "copy_calls", "bytes", "copied_records", "reuse_waits", "reuse_waits_shared"]
 COUNTS = [
     *(f"direct_{kind}" for kind in KINDS),
     *(f"staged_{kind}" for kind in KINDS),
@@ -23,6 +23,12 @@ COUNTS = [
     "used_records",
     "skipped",
     "begin_waits",
+    "host_reuse_waits_shared",
+    "copied_waits_shared",
+    "used_records_shared",
+    "dropped",
+    "dropped_bytes",
+    "dropped_late",
 ]
 SECONDS = [
     "wait_publication_s",

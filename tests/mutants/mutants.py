@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "reuse looks at the terminal slot alone", _PLANNER,
         "reuse wait: on the most recently recorded `used` among the group's slots",
-        "    cdef uintptr_t event = gpu_ring_latest_use(ring, begin, end)",
-        "    cdef uintptr_t event = gpu_ring_latest_use(ring, end - 1, end)",
+        "    cdef uintptr_t event = gpu_ring_latest_use(ring, begin, end, &order)",
+        "    cdef uintptr_t event = gpu_ring_latest_use(ring, end - 1, end, &order)",
     ),
     _line(
         "reuse waits on the neighbour's use", _GPU_RING,
@@ -114,14 +114,14 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "window one slot too wide", _PLANNER,
         "window: the first copy is submitted only when `e <= consumed + gpu_ring`",
-        "    return group_end <= consumed + ring.size",
-        "    return group_end <= consumed + ring.size + 1",
+        "    return group_end <= consumed + ring.window",
+        "    return group_end <= consumed + ring.window + 1",
     ),
     _line(
         "window for the group's first slot alone", _ISSUER,
         "window: until the *end* of the group fits",
-        "            if not issuer.consumed.wait(end - issuer.ring.size, issuer.control.stop, kForever):",
-        "            if not issuer.consumed.wait(begin + 1 - issuer.ring.size, issuer.control.stop, kForever):",
+        "            if not issuer.consumed.wait(end - issuer.ring.window, issuer.control.stop, kForever):",
+        "            if not issuer.consumed.wait(begin + 1 - issuer.ring.window, issuer.control.stop, kForever):",
     ),
     _moved(
         "consumed before used is recorded", _CONSUMPTION,
@@ -153,14 +153,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "copied recorded before the last copy", _ISSUER,
         "publication: `copied[t]` is recorded behind all copies of the group",
         (
-            "                if kind == DIRECT:\n",
-            "                if i + 1 == end - command.first_entry and not _dependency(issuer, begin, end, counters, False):\n"
-            "                    return\n"
-            "                if kind == DIRECT:\n",
+            "        if not _copy_entry(issuer, command, i, staged, batched, at_once, counters):\n",
+            "        if i + 1 == first + n and not _dependency(issuer, command.first_entry + first,\n"
+            "                                                  command.first_entry + first + n, counters, False):\n"
+            "            return False\n"
+            "        if not _copy_entry(issuer, command, i, staged, batched, at_once, counters):\n",
         ),
         (
-            "        if not _dependency(issuer, begin, end, counters, False):\n",
-            "        if kind == DIRECT and issuer.group_submission and not _dependency(issuer, begin, end, counters, False):\n",
+            "        if not _dependency(issuer, begin, end, counters, False):\n            return\n",
+            "        pass\n",
         ),
     ),
     _moved(
@@ -222,11 +223,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "ready before the bytes are gathered", _HOST_RING,
         "a staged entry is copied once a worker has gathered it",
         (
-            "    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if take_entry(worker.command, index) and not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n"
+            "        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n"
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n",
             "    _hip.announce_release(&ring.ready[job % ring.size])\n    ring.ready[job % ring.size].advance(job + 1)\n"
-            "    if not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n        return\n"
+            "    if take_entry(worker.command, index) and not _gather(worker, worker.command, index, ring.buffers[job % ring.size]):\n"
+            "        return\n"
             "    if ring.timing:\n        add_shared(ring.counters.host_memcpy_ns, now_ns() - began)\n",
         ),
     ),

@@ -38,8 +38,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--repeat", metavar="N", type=positive,
                         help="timed passes of each arm (default: 3; 1 with --imitate)")
     parser.add_argument("--json", metavar="FILE", help="write the report there, too")
-    parser.add_argument("--submission", choices=("single", "group"), default="single",
-                        help="copies one by one, or a group a call where the runtime can (default: single)")
+    parser.add_argument("--submission", choices=("single", "group", "coalesced"), default="single",
+                        help="copies one by one, a group a call where the runtime can, or neighbours in one copy "
+                        "(default: single)")
+    parser.add_argument("--share", action="store_true",
+                        help="with shared dependencies: what stream order gives already is not asked for")
     parser.add_argument("--separate-timing", action="store_true",
                         help="time without reading clocks inside, and split the stalls in one more pass")
     parser.add_argument("--imitate", metavar="PLATFORM",
@@ -72,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             pool_bytes=pool,
             repeat=arguments.repeat or 3,
             submission=arguments.submission,
+            share=arguments.share,
             separate_timing=arguments.separate_timing,
             say=progress,
         )

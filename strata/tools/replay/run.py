@@ -15,6 +15,7 @@ from strata.tools.replay.errors import InputError
 from strata.tools.replay.passes import Checked, check_pass, timed_pass, warm_up
 from strata.tools.replay.pools import Sources
 from strata.tools.replay.report import Arm, ReplayReport
+from strata.tools.replay.sharing import shared_counts
 
 __all__ = ["make_arm", "replay"]
 
@@ -30,6 +31,7 @@ def replay(
     pool_bytes: int = 2**30,
     repeat: int = 3,
     submission: Submission = "single",
+    share: bool = False,
     separate_timing: bool = False,
     say: Say = lambda text: None,
 ) -> ReplayReport:
@@ -44,8 +46,11 @@ def replay(
         Bytes of the pinned and of the pageable pool of sources.
     repeat : int, optional
         Timed passes of each arm, 1 or more.
-    submission : {"single", "group"}, optional
+    submission : {"single", "group", "coalesced"}, optional
         How copies are submitted; see `strata.ExpertStreamer`.
+    share : bool, optional
+        With shared dependencies. What is counted follows from the plan then, and from a like request before: that comes
+        first, in place of a short one.
     separate_timing : bool, optional
         Time without clocks inside, and split the stalls in one more pass of each arm. Default: the timed
         passes are split themselves, which costs them some readings of the clock an entry.
@@ -76,11 +81,11 @@ def replay(
     sources = Sources(case, pool_bytes)
     copies = sources.copies
     wanted = list(settings) or list(case.arms.values()) or [_NO_SETTINGS]
-    arms = [make_arm(case, asked, copies) for asked in wanted]
+    arms = [make_arm(case, asked, copies, submission, share) for asked in wanted]
 
     with ExitStack() as stack:
         streamers = [
-            stack.enter_context(_warmed(case, arm.settings, copies, submission, not separate_timing))
+            stack.enter_context(_warmed(case, arm.settings, copies, submission, share, not separate_timing))
             for arm in arms
         ]
         for arm, streamer in zip(arms, streamers, strict=True):
@@ -98,7 +103,7 @@ def replay(
     if separate_timing:
         for arm in arms:
             say(f"splitting the stalls of {arm.name}")
-            with _warmed(case, arm.settings, copies, submission, True) as streamer:
+            with _warmed(case, arm.settings, copies, submission, share, True) as streamer:
                 _, counters = timed_pass(streamer, copies)
             arm.note_counters(counters)
             arm.stalls.append(counters)
@@ -119,7 +124,7 @@ def _counting(say: Say, what: str, entries: int) -> Callable[[int], None]:
 
 @contextmanager
 def _warmed(
-    case: Case, settings: BatchSettings, copies: ExpertCopies, submission: Submission, timing: bool
+    case: Case, settings: BatchSettings, copies: ExpertCopies, submission: Submission, share: bool, timing: bool
 ) -> Iterator[ExpertStreamer]:
     try:
         streamer = ExpertStreamer(
@@ -129,26 +134,34 @@ def _warmed(
             settings=settings,
             timing=timing,
             submission=submission,
+            share_dependencies=share,
         )
     except ValueError as problem:  # a ring that is larger than the device, say
         raise InputError(f"case {case.name!r} does not fit: {problem}") from None
     with streamer:
-        warm_up(streamer, copies)
+        if share:
+            timed_pass(streamer, copies)
+        else:
+            warm_up(streamer, copies)
         yield streamer
 
 
-def make_arm(case: Case, asked: BatchSettings, copies: ExpertCopies) -> Arm:
+def make_arm(
+    case: Case, asked: BatchSettings, copies: ExpertCopies, submission: str = "single", share: bool = False
+) -> Arm:
     """Make an arm, with what it must count: from the case where it was recorded, else from the plan."""
-    settings = asked.clamped(case.gpu_ring, case.host_ring)
-    recorded = case.expected(settings)
-    plan = CopyPlan(
-        copies.jobs(), gpu_ring=case.gpu_ring, host_ring=case.host_ring, settings=settings)
+    merged = submission == "coalesced"
+    settings = asked.clamped(case.gpu_ring, case.host_ring, merged=merged)
+    recorded = None if share else case.expected(settings)
+    jobs = copies.jobs()
+    plan = CopyPlan(jobs, gpu_ring=case.gpu_ring, host_ring=case.host_ring, settings=settings, merged=merged)
     n = len(case)
-    return Arm(
+    counts = shared_counts(plan, jobs) if share else plan.counts() | {"copied_waits": n, "used_records": n}
+    arm = Arm(
         asked=asked,
         settings=settings,
         nbytes=case.nbytes,
-        expected=dict(recorded if recorded is not None else plan.counts()),
+        expected=dict(recorded if recorded is not None else counts if share else plan.counts()),
         recorded=recorded is not None,
         totals={
             "direct_copies": case.direct,
@@ -157,13 +170,17 @@ def make_arm(case: Case, asked: BatchSettings, copies: ExpertCopies) -> Arm:
             "staged_bytes": case.staged * case.expert_bytes,
             "direct_copy_calls": case.direct,
             "staged_copy_calls": case.staged,
-            "copied_waits": n,
-            "used_records": n,
+            "copied_waits": counts["copied_waits"],
+            "used_records": counts["used_records"],
             "skipped": 0,
+            "dropped": 0,
             "begin_waits": 0,
             "fence_errors": 0,
         },
     )
+    if merged:
+        del arm.totals["direct_copy_calls"]  # as few as the neighbours in the pool allow
+    return arm
 
 
 def _note_check(arm: Arm, checked: Checked) -> None:
