@@ -504,3 +504,42 @@ def test_requests_and_slots_are_made_by_streamers_and_are_not_copied(software) -
             call()
     assert "no streamer" in repr(unmade)
     del unmade
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: strata.runtime.launch_host(-1, print), ValueError, ["stream is -1"]),
+        (lambda: strata.runtime.launch_host(2**64, print), ValueError, [f"stream is {2**64}"]),
+        (lambda: strata.runtime.launch_host("0", print), TypeError, ["stream is '0'"]),
+        (lambda: strata.runtime.launch_host(None, print), TypeError, ["stream is None"]),
+        (lambda: strata.runtime.launch_host(0, 3), TypeError, ["function is 3"]),
+        (lambda: strata.Counters().matches([]), TypeError, ["expected is []"]),
+        (lambda: strata.Counters().matches(None), TypeError, ["expected is None"]),
+        (lambda: strata.pinned_empty(3, "nonsense"), TypeError, ["dtype is 'nonsense'"]),
+        (lambda: strata.pinned_empty(3, [("a", "f4", "b", 3)]), TypeError, ["dtype is"]),
+        (lambda: strata.pinned_empty(3, object), TypeError, ["dtype is object"]),
+        (lambda: strata.runtime.use(np.arange(3)), ValueError, ["name is array"]),
+        (lambda: strata.runtime.use(None), ValueError, ["name is None"]),
+        (lambda: strata.runtime.use(["software"]), ValueError, ["name is ['software']"]),
+    ],
+)
+def test_arguments_elsewhere_are_named(call, kind: type[Exception], words: list[str]) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", [10**400, 2**63, 1e300, float("inf")])
+def test_very_long_timeouts_never_end(seconds: float) -> None:
+    """A number that no clock counts to is no error, wherever seconds are taken."""
+    each = material("dss", 64)
+    with strata.ExpertStreamer(64, gpu_ring=2, stall_timeout=seconds) as streamer:
+        with streamer.begin(each.copies) as request:
+            for _ in range(3):
+                request.acquire(timeout=seconds).release()
+    with strata.HostStager(64, host_ring=2) as stager:
+        stager.start(each.copies)
+        stager.wait(0, timeout=seconds)
+        stager.abort()
