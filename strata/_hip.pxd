@@ -37,13 +37,24 @@ cdef enum Call:
     CALL_LAUNCH_HOST_FUNC
     CALL_DEVICE_SYNCHRONIZE
     CALL_HOST_MEMCPY          # strata's own copy into a host buffer
+    CALL_DEVICE_GET_NAME
+    CALL_DEVICE_GET_ATTRIBUTE
     CALL_FILE_READ            # a worker's read of a file; its status is the system's, not HIP's
     CALL_COUNT
+
+# What of hipMemcpyBatchAsync requests use.
+cdef enum:
+    BATCH_NONE = 0
+    BATCH_WITH_ATTRIBUTES     # one, that says when the source is read
+    BATCH_PLAIN               # without: attributes are refused, and the probe saw the order kept
+
+cdef int batch_use
 
 cdef enum:
     HIP_SUCCESS = 0
     HIP_INVALID_VALUE = 1
     HIP_OUT_OF_MEMORY = 2
+    HIP_INVALID_DEVICE = 101
     HIP_INVALID_HANDLE = 400
     HIP_NOT_READY = 600
     HIP_CONTEXT_IS_DESTROYED = 709
@@ -54,6 +65,7 @@ cdef enum:
     MEMORY_HOST = 1
     MEMORY_DEVICE = 2
     MEMORY_MANAGED = 3
+    PER_THREAD_STREAM = 2  # hipStreamPerThread
     PAGE_BYTES = 4096  # the least that a runtime page-locks
 
 # Python functions that are queued on streams: see `_hip.pyx`.
@@ -68,6 +80,7 @@ cdef int mem_get_info(size_t* free_bytes, size_t* total_bytes) noexcept nogil
 cdef int device_alloc(uintptr_t* address, size_t nbytes) noexcept nogil
 cdef int device_free(uintptr_t address) noexcept nogil
 cdef int host_alloc(uintptr_t* address, size_t nbytes) noexcept nogil
+cdef bint says_no_more_pinned(int status) noexcept nogil
 cdef int host_free(uintptr_t address) noexcept nogil
 cdef int pointer_attributes(uintptr_t address, int* memory_type, int* device) noexcept nogil
 
@@ -93,6 +106,9 @@ cdef int event_elapsed_ms(float* milliseconds, uintptr_t start, uintptr_t stop) 
 cdef int launch_host_func(uintptr_t stream, void (*function)(void*) noexcept nogil,
                           void* argument) noexcept nogil
 
+cdef int unread_error() noexcept nogil
+cdef void restore_error(int before) noexcept nogil
+cdef void forget_not_ready() noexcept nogil
 cdef void clear_last_error() noexcept nogil
 cdef const char* call_name(int call) noexcept nogil
 

@@ -26,7 +26,7 @@ cdef const char** _CALL_NAMES = [
     "hipStreamWaitEvent", "hipStreamGetDevice", "hipEventCreateWithFlags", "hipEventDestroy",
     "hipEventRecord", "hipEventQuery", "hipEventSynchronize", "hipEventElapsedTime",
     "hipLaunchHostFunc", "hipDeviceSynchronize", "memcpy into a host buffer",
-    "a read of a file",
+    "hipDeviceGetName", "hipDeviceGetAttribute", "a read of a file",
 ]
 
 cdef const char* call_name(int call) noexcept nogil:
@@ -42,8 +42,9 @@ cdef bint _choosing = False
 cdef bint _forked = False
 cdef bint _abandoned = False
 cdef bint _leaving = False       # the interpreter ends, and a device may never come back
-cdef bint _has_batch = False
 cdef atomic[int] _host_functions
+batch_use = BATCH_NONE
+_batch_problem = "no runtime was chosen yet"   # why batches are not used, or are used in another way
 _bound = None          # path of the library that the bindings have opened for strata, also where it was of no use then
 _library = None        # the same, once it is the runtime of this process
 _name = None           # rocm, software or cuda
@@ -144,8 +145,8 @@ def loaded_runtime():
 
 
 def has_batch_copy():
-    """Whether the opened library has ``hipMemcpyBatchAsync``."""
-    return bool(_has_batch)
+    """Whether the opened library serves batches; and why not, or not as they should be (else an empty text)."""
+    return batch_use != BATCH_NONE, _batch_problem
 
 
 # --- device and memory ----------------------------------------------------------------------------
@@ -186,6 +187,11 @@ cdef int host_alloc(uintptr_t* address, size_t nbytes) noexcept nogil:
     address[0] = <uintptr_t>p
     return status
 
+cdef bint says_no_more_pinned(int status) noexcept nogil:
+    # hipErrorOutOfMemory by HIP's text; hipErrorRuntimeMemory where AMD's runtime hands on its own allocation's failure.
+    # Anything else, a lost device say, is a failure like any other.
+    return status == HIP_OUT_OF_MEMORY or status == 1052
+
 cdef int host_free(uintptr_t address) noexcept nogil:
     return <int>cyhip.hipHostFree(<void*>address)
 
@@ -213,6 +219,9 @@ cdef int copy_h2d_batch(void** dsts, void** srcs, size_t* sizes, size_t count,
     cdef cyhip.hipMemcpyAttributes attributes
     cdef size_t first = 0
     cdef size_t failed = 0
+    if batch_use == BATCH_PLAIN:
+        return <int>cyhip.hipMemcpyBatchAsync(dsts, srcs, sizes, count, NULL, NULL, 0, &failed,
+                                              <cyhip.hipStream_t>stream)
     memset(&attributes, 0, sizeof(attributes))
     # The source is read when the copy runs: as a single asynchronous copy from pinned memory does.
     attributes.srcAccessOrder = cyhip.hipMemcpySrcAccessOrderStream
@@ -296,8 +305,39 @@ cdef int launch_host_func(uintptr_t stream, void (*function)(void*) noexcept nog
 
 # --- statuses -------------------------------------------------------------------------------------
 
+cdef int unread_error() noexcept nogil:
+    return <int>cyhip.hipPeekAtLastError()
+
+
+cdef void restore_error(int before) noexcept nogil:
+    """Leave the thread's last error as it was before calls of strata's that may have failed.
+
+    HIP keeps the latest only and has no call that sets it: what strata's replaced is made again, by a harmless call
+    that ends in it. Those of a lost device come back by themselves.
+    """
+    cdef void* nothing = NULL
+    if <int>cyhip.hipPeekAtLastError() == before:
+        return
+    cyhip.hipGetLastError()
+    if before == HIP_INVALID_VALUE:
+        cyhip.hipPointerGetAttributes(NULL, NULL)
+    elif before == HIP_INVALID_DEVICE:
+        cyhip.hipSetDevice(-1)
+    elif before == HIP_INVALID_HANDLE:
+        cyhip.hipEventQuery(NULL)
+    elif before == HIP_OUT_OF_MEMORY:
+        if cyhip.hipMalloc(&nothing, <size_t>-4096) == cyhip.hipSuccess:
+            cyhip.hipFree(nothing)
+
+
+cdef void forget_not_ready() noexcept nogil:
+    # No last error in HIP 7; where it is one, the engine must not inherit it. An unread error of the engine's stays.
+    if <int>cyhip.hipPeekAtLastError() == HIP_NOT_READY:
+        cyhip.hipGetLastError()
+
+
 cdef void clear_last_error() noexcept nogil:
-    # The engine's thread must not inherit what a failed or "not ready" call of strata left behind.
+    # After a failed call of strata's own, which has replaced what was there: the engine must not inherit it.
     cyhip.hipGetLastError()
 
 
@@ -319,6 +359,9 @@ cdef int check_stream(object name, uintptr_t stream) except -1:
     """Refuse a handle that is no stream of the runtime; the device that the stream belongs to."""
     cdef int device = 0
     cdef int status
+    if stream == PER_THREAD_STREAM:
+        raise ValueError(f"{name} is 2, hipStreamPerThread: on strata's own threads that is another stream than on the "
+                         "caller's; pass a stream that was made (hipStreamCreateWithFlags), or 0 for the null stream")
     with nogil:
         status = stream_get_device(stream, &device)
     if status != HIP_SUCCESS and _says_foreign(status):
@@ -412,7 +455,7 @@ def load(str name, str path):
 
 def _resolve_symbols(name_of_runtime):
     """Call every symbol that strata uses once, so that no later call resolves, takes the GIL or raises."""
-    global _has_batch
+    global _batch_problem
     cdef int device = 0
     cdef int number = 0
     cdef size_t nfree = 0
@@ -426,9 +469,12 @@ def _resolve_symbols(name_of_runtime):
     cdef cyhip.hipEvent_t event = NULL
     cdef cyhip.hipPointerAttribute_t attributes
     cdef size_t failed = 0
+    cdef bint has_batch = True
+    cdef int before = HIP_SUCCESS
     missing = []
 
     try:
+        before = <int>cyhip.hipPeekAtLastError()
         # In the order in which each call is harmless: creation before use, use before destruction.
         cyhip.hipRuntimeGetVersion(&number)
         cyhip.hipDriverGetVersion(&number)
@@ -464,17 +510,20 @@ def _resolve_symbols(name_of_runtime):
         cyhip.hipStreamDestroy(stream)
         cyhip.hipFree(p)
         cyhip.hipHostFree(h)
-        cyhip.hipPeekAtLastError()
+        cyhip.hipGetLastError()
     except RuntimeError as problem:
         missing.append(str(problem))
     try:
-        # A runtime may have the function without the means; an empty batch is refused otherwise.
-        number = <int>cyhip.hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, NULL)
-        _has_batch = number != HIP_NOT_SUPPORTED
+        cyhip.hipMemcpyBatchAsync(NULL, NULL, NULL, 0, NULL, NULL, 0, &failed, NULL)
     except RuntimeError:
-        _has_batch = False      # older libraries: grouped submission is not to be had
+        has_batch = False       # older libraries: grouped submission is not to be had
     if not missing:
-        cyhip.hipGetLastError()
+        if has_batch:
+            from strata.engine.batch_probe import probe
+            _batch_problem = probe()
+        else:
+            _batch_problem = "the library has no hipMemcpyBatchAsync"
+        restore_error(before)
         return
     raise RuntimeNotFound(f"the {name_of_runtime} runtime ({_bound}) lacks a symbol that strata needs: {missing[0]}")
 
@@ -548,7 +597,7 @@ def device_name(int device):
     memset(name, 0, sizeof(name))
     with nogil:
         status = <int>cyhip.hipDeviceGetName(name, sizeof(name) - 1, device)
-    raise_status(CALL_GET_DEVICE, status)
+    raise_status(CALL_DEVICE_GET_NAME, status)
     return (<bytes>name).decode(errors="replace")
 
 
@@ -559,7 +608,7 @@ def device_is_integrated(int device):
     check_usable()
     with nogil:
         status = <int>cyhip.hipDeviceGetAttribute(&value, cyhip.hipDeviceAttributeIntegrated, device)
-    raise_status(CALL_GET_DEVICE, status)
+    raise_status(CALL_DEVICE_GET_ATTRIBUTE, status)
     return bool(value)
 
 
@@ -744,7 +793,7 @@ def query_event(uintptr_t event):
     with nogil:
         status = event_query(event)
     if status == HIP_NOT_READY:
-        clear_last_error()
+        forget_not_ready()
         return False
     raise_status(CALL_EVENT_QUERY, status)
     return True

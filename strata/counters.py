@@ -30,6 +30,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("dropped", "dropped"),
         ("dropped_bytes", "dropped_bytes"),
         ("dropped_late", "dropped_late"),
+        ("refused_batches", "refused_batches"),
     ),
     "seconds": (
         ("copy wait", "wait_publication_s"),
@@ -101,6 +102,8 @@ class Counters:
         Their payload bytes.
     dropped_late : int
         Entries whose drop came too late: they are copied all the same, and passed over.
+    refused_batches : int
+        Groups whose batch call the runtime refused as not supported: their copies were submitted one by one.
     wait_publication_s : float
         Seconds the engine's thread waited for an entry to be published ("copy wait").
     wait_window_s : float
@@ -146,6 +149,7 @@ class Counters:
     dropped: int = 0
     dropped_bytes: int = 0
     dropped_late: int = 0
+    refused_batches: int = 0
     wait_publication_s: float = 0.0
     wait_window_s: float = 0.0
     wait_source_s: float = 0.0

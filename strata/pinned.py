@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import operator
 import os
 import sys
+import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -133,6 +136,98 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDAr
     return array
 
 
+class _Registrations:
+    """What strata registered, by base address: runtimes differ in what they do with a second registration.
+
+    AMD's accepts it, and the first unregistration ends both; CUDA's refuses it. So the library is asked once for a
+    range and told once that it ended.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._dropped: list[int] = []  # of finalizers, which may run where the lock is held already
+        self._bases: list[int] = []  # sorted; the ranges do not overlap
+        self._ranges: dict[int, list[int]] = {}  # base: bytes, users
+        self._pid = os.getpid()
+
+    def _renew_in_child(self) -> None:
+        """After a fork: nothing of the parent's is pinned here, and nobody may hold its lock."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
+
+    def _overlapping(self, address: int, nbytes: int) -> int | None:
+        at = bisect.bisect_right(self._bases, address)
+        if at and self._bases[at - 1] + self._ranges[self._bases[at - 1]][0] > address:
+            return self._bases[at - 1]
+        return self._bases[at] if at < len(self._bases) and self._bases[at] < address + nbytes else None
+
+    def add(self, address: int, nbytes: int) -> None:
+        from . import _hip
+
+        self._renew_in_child()
+        self._end_dropped()
+        with self._lock:
+            known = self._ranges.get(address)
+            if known is not None and known[0] == nbytes:
+                known[1] += 1
+                return
+            other = self._overlapping(address, nbytes)
+            if other is not None:
+                there, users = self._ranges[other]
+                raise ValueError(
+                    f"array lies at {address:#x} ({nbytes} bytes) and overlaps {other:#x} ({there} bytes), which is "
+                    f"registered already ({users} time(s)): register the same range, or one that contains neither"
+                )
+            _hip.host_register(address, nbytes)
+            bisect.insort(self._bases, address)
+            self._ranges[address] = [nbytes, 1]
+
+    def remove(self, address: int) -> None:
+        self._renew_in_child()
+        self._end_dropped()
+        with self._lock:
+            self._end(address)
+
+    def drop(self, address: int) -> None:
+        """End a registration from a finalizer: at once, or by whoever holds the lock, or the next one."""
+        self._dropped.append(address)
+        self._end_dropped()
+
+    def _end_dropped(self) -> None:
+        while self._dropped and self._lock.acquire(blocking=False):
+            try:
+                self._end(self._dropped.pop())
+            except IndexError:  # another thread was faster
+                pass
+            finally:
+                self._lock.release()
+
+    def _end(self, address: int) -> None:
+        from . import _hip
+
+        known = self._ranges.get(address)
+        if known is None:
+            return
+        known[1] -= 1
+        if known[1] == 0:
+            del self._ranges[address]
+            self._bases.remove(address)
+            _hip.host_unregister(address)
+
+
+_registrations = _Registrations()
+
+
+def _drop_registration(address: int, nbytes: int, pid: int) -> None:
+    """End what a `register` that was entered by hand left behind when it went."""
+    if os.getpid() != pid:
+        return
+    try:
+        _registrations.drop(address)
+    except Exception as error:  # an exception cannot leave a finalizer
+        _log.warning("%d bytes at %#x not unregistered: %s", nbytes, address, error)
+
+
 class register:
     """Pin an existing array in place for as long as a ``with`` block lasts.
 
@@ -151,9 +246,12 @@ class register:
         `array` is no NumPy array, or holds Python objects.
     ValueError
         `array` is not C-contiguous.
+    ValueError
+        On entering: the array overlaps another one that is registered. (The same range may be registered again:
+        it is unpinned when the last block ends.)
     HipError
-        On entering: the runtime could not pin the memory (some of it may be pinned already). On leaving: it
-        could not release it.
+        On entering: the runtime could not pin the memory (some of it may be pinned already, by others). On
+        leaving: it could not release it.
     RuntimeNotFound, StrataError
         On entering, as `strata.runtime.use`: this may be the first call that needs a runtime.
     RuntimeError
@@ -162,10 +260,11 @@ class register:
     Notes
     -----
     Entering gives the array. The object keeps the array alive, can be entered again after it was left, and
-    is for one thread at a time.
+    is for one thread at a time. Where it was entered by hand and is dropped without having been left, the range
+    is unpinned before its array goes.
     """
 
-    __slots__ = ("_address", "_array", "_entered", "_pid")
+    __slots__ = ("__weakref__", "_array", "_entered", "_finalizer")
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         if not isinstance(array, np.ndarray):
@@ -180,21 +279,21 @@ class register:
                 f"array has strides {array.strides}, shape {array.shape}: C-contiguous is needed"
             )
         self._array = array
-        self._address = 0
         self._entered = False
-        self._pid = 0
+        self._finalizer: weakref.finalize | None = None
 
     def __enter__(self) -> npt.NDArray[Any]:
         if self._entered:
             raise RuntimeError("register: this array is pinned by this object already")
         if self._array.nbytes:
-            from . import _hip, runtime
+            from . import runtime
 
             runtime.ensure()
-            address = self._array.ctypes.data
-            _hip.host_register(address, self._array.nbytes)
-            self._address = address
-        self._pid = os.getpid()
+            address, nbytes = self._array.ctypes.data, self._array.nbytes
+            _registrations.add(address, nbytes)
+            # It runs before the array goes: weak references are cleared before attributes.
+            self._finalizer = weakref.finalize(self, _drop_registration, address, nbytes, os.getpid())
+            self._finalizer.atexit = False
         self._entered = True
         return self._array
 
@@ -204,10 +303,9 @@ class register:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        address, self._address = self._address, 0
+        finalizer, self._finalizer = self._finalizer, None
         self._entered = False
+        detached = finalizer.detach() if finalizer is not None else None
         # In a child after fork nothing is pinned, and the runtime is the parent's.
-        if address and os.getpid() == self._pid:
-            from . import _hip
-
-            _hip.host_unregister(address)
+        if detached is not None and detached[2][2] == os.getpid():
+            _registrations.remove(detached[2][0])

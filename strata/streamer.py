@@ -175,10 +175,13 @@ class ExpertStreamer:
         self._run_ahead = gpu_ring if run_ahead is None else _count("run_ahead", run_ahead, 1, gpu_ring)
         self._asked = chosen.clamped(gpu_ring, host_ring, merged=submission == "coalesced")
         self._settings = _bounded(self._asked, self._run_ahead)
-        if submission == "group" and not _hip.has_batch_copy():
-            logger.warning("submission='group' needs hipMemcpyBatchAsync, which the %s runtime does not have: "
-                           "copies are submitted one by one", name)
+        served, problem = _hip.has_batch_copy()
+        if submission == "group" and not served:
+            logger.warning("submission='group' is not to be had from the %s runtime: %s; copies are submitted one by "
+                           "one", name, problem)
             submission = "single"
+        elif submission == "group" and problem:
+            logger.info("submission='group' on the %s runtime: %s", name, problem)
         self._lent = slots
         self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers or _default_workers(), self._device,
                                   copy_stream, compute_stream, slots is None, bool(timing), stall_timeout,

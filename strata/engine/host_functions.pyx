@@ -58,6 +58,8 @@ def launch_host(uintptr_t stream, function):
     _hip.check_usable()
     if not callable(function):
         raise TypeError(f"function is {function!r}; a callable is wanted")
+    if stream == _hip.PER_THREAD_STREAM:
+        _hip.check_stream("stream", stream)
     Py_INCREF(function)
     _hip.host_functions_pending(1)
     with nogil:                 # a schedule may run the function before the call returns

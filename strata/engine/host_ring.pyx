@@ -160,8 +160,10 @@ cdef int host_ring_allocate(HostRing* ring, int* call) noexcept nogil:
     cdef int64_t b
     cdef int status
     cdef bint refused = False
+    cdef int before
     if ring.allocated:
         return _hip.HIP_SUCCESS
+    before = _hip.unread_error()
     for b in range(ring.size):
         call[0] = _hip.CALL_EVENT_CREATE
         status = _hip.event_create(&ring.dma_done[b], False, True)
@@ -169,18 +171,22 @@ cdef int host_ring_allocate(HostRing* ring, int* call) noexcept nogil:
             _free_buffers(ring)
             return status
         call[0] = _hip.CALL_HOST_MALLOC
-        if _hip.host_alloc(&ring.buffers[b], ring.buffer_bytes) == _hip.HIP_SUCCESS:
+        status = _hip.host_alloc(&ring.buffers[b], ring.buffer_bytes)
+        if status == _hip.HIP_SUCCESS:
             ring.pinned[b] = 1
             continue
+        if not _hip.says_no_more_pinned(status):
+            _free_buffers(ring)
+            return status
         refused = True
         ring.buffers[b] = <uintptr_t>strata_page_alloc(ring.buffer_bytes)
         if ring.buffers[b] == 0:
-            _hip.clear_last_error()
+            _hip.restore_error(before)
             _free_buffers(ring)
             return _hip.HIP_OUT_OF_MEMORY
         ring.pageable += 1
     if refused:
-        _hip.clear_last_error()
+        _hip.restore_error(before)
     ring.allocated = True
     return _hip.HIP_SUCCESS
 
@@ -368,7 +374,7 @@ cdef int _wait_for_event(HostRing* ring, uintptr_t event, int64_t deadline) noex
         status = _hip.event_query(event)
         if status != _hip.HIP_NOT_READY:
             return status
-        _hip.clear_last_error()
+        _hip.forget_not_ready()
         if now_ns() >= deadline:
             return HOST_RING_BUSY
         seen = ring.idle.prepare()           # nobody notifies it now: a pause

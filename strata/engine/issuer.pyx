@@ -252,6 +252,7 @@ cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
     """Submit what was put together, and count the entries that it completes."""
     cdef Pieces* pieces = &issuer.pieces
     cdef int64_t began = 0
+    cdef int64_t k
     cdef int64_t calls = pieces.n if pieces.n > 0 else 1
     cdef int call = _hip.CALL_MEMCPY_BATCH_ASYNC if pieces.n > 0 else _hip.CALL_MEMCPY_ASYNC
     cdef int status
@@ -265,6 +266,19 @@ cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
                                          issuer.ring.copy_stream)
         else:
             status = _hip.copy_h2d(pieces.dst, pieces.src, pieces.nbytes, issuer.ring.copy_stream)
+        if status == _hip.HIP_NOT_SUPPORTED and pieces.n > 0:
+            # No failure of the request: what the call may have queued is copied again, the same bytes to the same place.
+            _hip.clear_last_error()
+            add(issuer.counters.refused_batches, 1)
+            call = _hip.CALL_MEMCPY_ASYNC
+            issuer.call.store(call, memory_order_relaxed)
+            for k in range(pieces.n):
+                if issuer.control.stop.load(memory_order_acquire):
+                    return False
+                status = _hip.copy_h2d(<uintptr_t>issuer.batch_dsts[k], <uintptr_t>issuer.batch_srcs[k],
+                                       issuer.batch_sizes[k], issuer.ring.copy_stream)
+                if status != _hip.HIP_SUCCESS:
+                    break
         if issuer.timing:
             add(issuer.counters.submission_ns, now_ns() - began)
         if status != _hip.HIP_SUCCESS:

@@ -324,7 +324,7 @@ cdef int _need_host_ring(Pipeline* p) noexcept nogil:
             return _failed(p, _hip.CALL_SET_DEVICE, left)
         if status != _hip.HIP_SUCCESS:
             p.wanted = <size_t>(p.host.size * p.host.buffer_bytes)
-            if call == _hip.CALL_HOST_MALLOC:
+            if call == _hip.CALL_HOST_MALLOC and status == _hip.HIP_OUT_OF_MEMORY:
                 return STEP_NO_MEMORY
             return _failed(p, call, status)
     if p.jobs == 0:
@@ -474,7 +474,7 @@ cdef int pipeline_slot_arrived(Pipeline* p, int64_t entry) noexcept nogil:
     if status == _hip.HIP_SUCCESS:
         return STEP_OK
     if status == _hip.HIP_NOT_READY:
-        _hip.clear_last_error()
+        _hip.forget_not_ready()
         return STEP_BUSY
     return pipeline_engine_failed(p, _hip.CALL_EVENT_QUERY, status, entry)
 

@@ -16,7 +16,7 @@ from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
 from strata.engine.command cimport Rows
 from strata.engine.core cimport (PyThreadState, StreamerCore, as_counters, cause_error, let_python_run, nanoseconds,
                                  python_has_run, rows_of)
-from strata.engine.counters cimport N_COUNTERS, read_counters
+from strata.engine.counters cimport COUNTER_REFUSED_BATCHES, N_COUNTERS, read_counters
 from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_drop, pipeline_flush,
                                         pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_release,
                                         pipeline_release_span, pipeline_skip)
@@ -709,6 +709,10 @@ cdef class Request(Running):
         self.stranded = self.core.stranded()
         if self.broke:
             _hip.abandon(owners)                 # the device may still read them
+        refused = self.final[COUNTER_REFUSED_BATCHES]
+        if refused and self.core.totals[COUNTER_REFUSED_BATCHES] == refused:       # this streamer's first
+            logger.warning("hipMemcpyBatchAsync answered hipErrorNotSupported for %d groups: their copies were submitted "
+                           "one by one (counted as refused_batches)", refused)
 
     def _end_quietly(self):
         """After another error: abort, and keep that error the one that is raised."""

@@ -117,7 +117,7 @@ cdef class StagerCore:
                 status = host_ring_allocate(self.ring, &call)
             self.busy = False
             if status != _hip.HIP_SUCCESS:
-                if call == _hip.CALL_HOST_MALLOC:
+                if call == _hip.CALL_HOST_MALLOC and status == _hip.HIP_OUT_OF_MEMORY:
                     raise MemoryError(f"no host memory for the host ring: {self.host_ring * self.buffer_bytes} bytes "
                                       f"were asked for ({self.host_ring} buffers of {self.buffer_bytes} bytes)")
                 _hip.raise_status(call, status)

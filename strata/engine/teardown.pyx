@@ -96,10 +96,12 @@ cdef bint _drained(Pipeline* p) noexcept nogil:
     if not p.issuer.done.wait(p.issuer.submitted.get(), p.issuer.exited, 1000000):
         return False
     status = _hip.stream_query(p.ring.copy_stream)
+    if status == _hip.HIP_NOT_READY:
+        _hip.forget_not_ready()
+        return False
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
-        if status != _hip.HIP_NOT_READY:
-            control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_STREAM_QUERY, status, -1, -1, p.ring.copy_stream)
+        control_fail(&p.control, WHO_ENGINE, -1, _hip.CALL_STREAM_QUERY, status, -1, -1, p.ring.copy_stream)
         return False
     _hip.announce_acquire(&p.issuer.done)
     if p.host != NULL and host_ring_finish(p.host, &call, kForever) != _hip.HIP_SUCCESS:
@@ -261,8 +263,10 @@ cdef void _dispose(void* owner) noexcept nogil:
     """Give back what the streamer owns on the device. On the issuer's thread where there is one: hipFree and others
     wait for the device, and a device that never comes back must not keep the engine's thread."""
     cdef Pipeline* p = <Pipeline*>owner
+    cdef int before
     if not _decides(p, FATE_FREED):
         return
+    before = _hip.unread_error()
     p.issuer.call.store(_hip.CALL_HOST_FREE, memory_order_relaxed)
     host_ring_delete(p.leaving_host, False)
     p.issuer.call.store(_hip.CALL_EVENT_DESTROY, memory_order_relaxed)
@@ -278,7 +282,7 @@ cdef void _dispose(void* owner) noexcept nogil:
         _hip.stream_destroy(p.ring.copy_stream)
     if p.owns_compute_stream:
         _hip.stream_destroy(p.home_compute_stream)
-    _hip.clear_last_error()
+    _hip.restore_error(before)
 
 
 cdef int pipeline_close(Pipeline* p, int64_t timeout_ns, int* stranded) noexcept nogil:
@@ -302,9 +306,8 @@ cdef int pipeline_close(Pipeline* p, int64_t timeout_ns, int* stranded) noexcept
             p.broken = True
         else:
             p.issuer.thread.join()
-            if p.issuer.finish_status != _hip.HIP_SUCCESS:
-                # The device is lost, or the engine has destroyed a stream that it lent: nothing to wait for.
-                _hip.clear_last_error()
+            # Where `finish_status` is a failure, the device is lost, or the engine has destroyed a stream that it lent:
+            # nothing to wait for, and nothing of it in this thread's last error.
     elif p.issuer.exited.load(memory_order_acquire):
         p.issuer.thread.join()
     if p.broken:

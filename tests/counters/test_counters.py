@@ -29,6 +29,7 @@ COUNTS = [
     "dropped",
     "dropped_bytes",
     "dropped_late",
+    "refused_batches",
 ]
 SECONDS = [
     "wait_publication_s",

@@ -246,7 +246,7 @@ CALLS = {
         "hipStreamCreateWithFlags", "hipStreamGetDevice", "hipStreamQuery", "hipStreamWaitEvent",
     },
     ISSUER: {
-        "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipFree", "hipGetLastError", "hipHostFree",
+        "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipFree", "hipHostFree", "hipPeekAtLastError",
         "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipSetDevice", "hipStreamDestroy", "hipStreamSynchronize",
         "hipStreamWaitEvent",
     },

@@ -48,7 +48,7 @@ def test_pinned_memory_runs_out_at_each_buffer(room: int, software, caplog) -> N
     run_with([buffer < room for buffer in range(HOST_RING)], software, caplog, restrict)
 
 
-@pytest.mark.parametrize("status", [3, 2, 719])
+@pytest.mark.parametrize("status", [2, 1052])  # a lack of memory; any other status is a failure
 @pytest.mark.parametrize("nth", range(1, HOST_RING + 1))
 def test_one_buffer_cannot_be_pinned(nth: int, status: int, software, caplog) -> None:
     pinned = [buffer != nth - 1 for buffer in range(HOST_RING)]
