@@ -22,7 +22,7 @@ LINK_FLAGS = ([] if WINDOWS else ["-pthread"]) + EXTRA
 
 CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
     "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "consumption", "teardown", "core",
-    "running", "slot", "span", "request", "stager", "dlpack"))]
+    "running", "slot", "span", "request", "begin", "stager", "dlpack", "batch_probe"))]
 DIRECTIVES = {
     "boundscheck": False,
     "wraparound": False,

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from strata import _hip, runtime
 from strata.copies import ExpertCopies
 from strata.counters import Counters
+from strata.engine.begin import begin_request
 from strata.engine.core import SUBMISSIONS, StreamerCore, check_timeout
-from strata.engine.request import Request, begin_request
+from strata.engine.request import Request
 from strata.errors import StrataError
 from strata.settings import BatchSettings, Submission, gpu_ring_from_env, host_ring_from_env, timing_from_env
 
@@ -71,8 +72,8 @@ class ExpertStreamer:
         How copies are submitted; bytes, places and order are the same. *single* (default): one call a segment of a
         direct entry, one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has
         it, for staged entries once all jobs of the group are ready; those overlap with their gathering only where
-        `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a direct group become one copy where
-        source and destination both follow on, within one source region (see `ExpertCopies.regions`) and one
+        `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a direct group become
+        one copy where source and destination both follow on, within one source region (see `ExpertCopies.regions`) and one
         allocation of slots (strata's own; lent ones are taken as one each); ``copy_batch`` may then be as long as
         the ring.
     share_dependencies : bool, optional

@@ -2,25 +2,13 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
 import numpy.typing as npt
 
 from strata.copies import ExpertCopies
 from strata.counters import Counters
-from strata.engine.core import StreamerCore
 from strata.engine.slot import Slot
 from strata.engine.span import Span
 from strata.settings import BatchSettings
-
-def begin_request(
-    core: StreamerCore,
-    limits: BatchSettings,
-    copies: ExpertCopies | None,
-    lent_slots: npt.NDArray[np.uintp] | None,
-    compute_stream: int,
-    settings: BatchSettings,
-    run_ahead: int,
-) -> Request: ...
 
 class Request:
     # Made by ExpertStreamer.begin() alone: no call of it type-checks.

@@ -4,12 +4,11 @@
 `acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
 up to a switch interval each time. They give it up only to block, in slices, so that Ctrl-C gets through.
 """
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t
 from libcpp.atomic cimport memory_order_acquire
 
 import logging
 import warnings
-import weakref
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
@@ -21,13 +20,12 @@ from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span,
                                         pipeline_only_dropped_left, pipeline_pass_dropped, pipeline_release,
                                         pipeline_release_span, pipeline_skip)
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_HELD, STEP_HUNG, STEP_NO_MEMORY, STEP_OK,
-                                     STEP_ORDER, STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_begin,
+                                     STEP_ORDER, STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline,
                                      pipeline_cancel, pipeline_extend, pipeline_progress, pipeline_shorten,
                                      pipeline_wait_published)
 from strata.engine.running cimport Running
 from strata.engine.slot cimport Slot, new_slot
 from strata.engine.span cimport Span
-from strata._planner cimport PlanLimits
 from strata.engine.teardown cimport pipeline_abort, pipeline_finish
 from strata.engine.threads cimport now_ns, time_waited
 
@@ -41,64 +39,6 @@ logger = logging.getLogger("strata")
 
 cdef enum:
     SLICE_NS = 20000000          # of a blocking wait, between two looks for Ctrl-C
-
-
-def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compute_stream, settings, int64_t run_ahead):
-    """Begin a request; see `strata.ExpertStreamer.begin`."""
-    cdef PlanLimits plan
-    cdef uintptr_t[::1] slots
-    cdef const uintptr_t* slot_pointer = NULL
-    cdef Pipeline* p
-    cdef PyThreadState* state
-    cdef int step
-    cdef Request request
-    core.check_open()
-    request = core.current() if core.current is not None else None
-    if core.p.running and core.p.ending and request is not None:
-        request._drain()
-    request = None
-    if copies is not None:
-        core._check_entries(copies, 0)
-    plan.gpu_ring = core.gpu_ring
-    plan.host_ring = core.host_ring
-    plan.copy_batch = limits.copy_batch
-    plan.stage_batch = limits.stage_batch
-    plan.stage_copy_batch = limits.stage_copy_batch
-    plan.host_pinned = NULL
-    if lent_slots is not None:
-        slots = lent_slots
-        slot_pointer = &slots[0]
-    request = Request.__new__(Request)
-    request.core = core
-    request.settings_ = settings
-    request.looped_begin = -1
-    request.looped = NULL
-    request.compute_stream = compute_stream
-    request.ended = "it has not begun"
-    current, last = weakref.ref(request), core.current
-    # From here to the end of the request's beginning nothing is Python, and no object is made or let go: no signal
-    # handler and no collector comes in between, and no other thread, for which the streamer is in use.
-    core.check_open()
-    if core.p.running:
-        raise StrataError("a request of this streamer is still running: finish() or abort() it first")
-    p = core.p
-    state = let_python_run(core)
-    step = pipeline_begin(p, &plan, run_ahead, slot_pointer, compute_stream)
-    python_has_run(core, state)
-    if step != STEP_OK:
-        raise core.setup_problem(step)
-    request.generation = p.generation
-    request.ended = None
-    core.counting = True
-    core.current = current
-    last = None
-    if copies is not None:
-        try:
-            request.extend(copies)
-        except BaseException:
-            request._end_quietly()
-            raise
-    return request
 
 
 def dropped_entries(entries, length):

@@ -21,7 +21,7 @@ LAYERS = [
     ["engine.clock", "engine.files", "engine.dlpack"],
     ["_hip", "engine.threads"],
     ["engine.control", "engine.counters", "engine.command", "engine.host_functions"],
-    ["engine.gpu_ring"],
+    ["engine.gpu_ring", "engine.batch_probe"],
     ["_planner"],
     ["engine.host_ring"],
     ["engine.issuer"],
@@ -33,6 +33,7 @@ LAYERS = [
     ["engine.slot"],
     ["engine.span"],
     ["engine.request", "engine.stager"],
+    ["engine.begin"],
     ["capi"],
 ]
 #: Run on strata's own threads, or in calls that must not raise.
@@ -96,7 +97,7 @@ def test_the_planner_knows_nothing_of_threads() -> None:
 @pytest.mark.parametrize("path", FACE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_python_face_holds_no_scheduling(path: Path) -> None:
     """It reaches the core through the streamer's, the stager's and the planner's classes alone."""
-    allowed = {"core", "request", "slot", "span", "stager", "host_functions"}
+    allowed = {"begin", "core", "request", "slot", "span", "stager", "host_functions"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strata.engine"):
             names = (node.module or "").split(".")[2:] or [alias.name for alias in node.names]
@@ -110,7 +111,7 @@ def test_the_python_face_holds_no_scheduling(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in CYTHON if p.suffix == ".pyx"], ids=lambda path: path.name)
 def test_files_are_short_enough_to_read(path: Path) -> None:
     # The one room that calls HIP has a short function for each of its calls.
-    assert len(path.read_text().splitlines()) < (900 if path.name == "_hip.pyx" else 800)
+    assert len(path.read_text().splitlines()) < (1000 if path.name == "_hip.pyx" else 800)
 
 
 @pytest.mark.parametrize("name", NATIVE)
