@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,9 @@ from benchmarks.ab.processes import run_process
 from benchmarks.ab.report import BenchReport
 
 __all__ = ["ArmRuns", "ProcessRun", "Protocol", "bench"]
+
+
+_MOST_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Protocol:
                 raise InputError(f"{name} is {value!r:.60}; an integer from {least} is wanted")
         for name in ("interval_s", "timeout_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise InputError(f"{name} is {value!r:.60}; a positive number of seconds is wanted")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_S:
+                raise InputError(f"{name} is {value!r:.60}; seconds above 0, to {_MOST_S:g}, are wanted")
 
 
 @dataclass(frozen=True)
