@@ -37,7 +37,7 @@ AROUND: tuple[Mutant, ...] = (
     line(
         "copy batch beyond its limit", _SETTINGS,
         "settings: the copy batch is at most 32",
-        "            copy_batch=max(1, min(self.copy_batch, gpu_ring, MAX_COPY_BATCH)),",
+        "            copy_batch=max(1, min(self.copy_batch, gpu_ring, gpu_ring if merged else MAX_COPY_BATCH)),",
         "            copy_batch=max(1, min(self.copy_batch, gpu_ring)),",
     ),
     line(
@@ -68,8 +68,8 @@ AROUND: tuple[Mutant, ...] = (
     line(
         "one slot too many may be held", _STREAMER,
         "acquire: the longest group must find room beside what is held",
-        "        return self.gpu_ring - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 1",
-        "        return self.gpu_ring - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 2",
+        "        return self._run_ahead - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 1",
+        "        return self._run_ahead - max(self._settings.copy_batch, self._settings.stage_copy_batch) + 2",
     ),
     line(
         "slots as large as the smallest list's", _STREAMER,

@@ -214,10 +214,11 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "a buffer's event recorded again before its worker has waited", _ISSUER,
         "host ring: ready before re-record",
-        "    if not host_ring_wait_ready(issuer.host, job, kForever):",
-        "    if job >= issuer.host.size:\n"
-        "        _hip.event_record(issuer.host.dma_done[job % issuer.host.size], issuer.ring.copy_stream)\n"
-        "    if not host_ring_wait_ready(issuer.host, job, kForever):",
+        "    if not host_ring_wait_ready(issuer.host, command.jobs[index], kForever):",
+        "    if command.jobs[index] >= issuer.host.size:\n"
+        "        _hip.event_record(issuer.host.dma_done[command.jobs[index] % issuer.host.size],\n"
+        "                          issuer.ring.copy_stream)\n"
+        "    if not host_ring_wait_ready(issuer.host, command.jobs[index], kForever):",
     ),
     _moved(
         "ready before the bytes are gathered", _HOST_RING,
