@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -138,7 +139,8 @@ class StreamedModel:
         self.forwards_routed = 0
         self.out_of_order = 0
         self.closed = False
-        self._pins = pins
+        # A model that is dropped takes its slots along. The streamer knows nothing of the model.
+        self._free = weakref.finalize(model, _free, streamer, pins)
         self._lock = threading.Lock()
         self._forward: _Forward | None = None
         self._inside: int | None = None     # the thread whose forward the hooks saw begin
@@ -367,11 +369,17 @@ class StreamedModel:
                 layer.ring_views = {}
                 layer.cache_views = {}
             self.cache = None
-            self.streamer.close()
-            self._pins.close()
+            self._free()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a model whose experts are streamed cannot be copied or pickled: unstream() it first")
+
+
+def _free(streamer: TorchStreamer, pins: contextlib.ExitStack) -> None:
+    try:
+        streamer.close()
+    finally:
+        pins.close()
 
 
 def _choices(module: nn.Module) -> int:

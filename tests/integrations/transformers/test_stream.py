@@ -471,12 +471,12 @@ def break_once(module: nn.Module, error: BaseException) -> Any:
     return handle
 
 
-@pytest.mark.parametrize("error", [Boom(), KeyboardInterrupt(), torch.OutOfMemoryError("out of memory")], ids=repr)
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt, torch.OutOfMemoryError])
 @pytest.mark.parametrize("tokens", [1, 20])
 @pytest.mark.parametrize("where", ["attention", "act_fn", "norm"])
 @pytest.mark.parametrize("options", [{}, {"cache_bytes": 300_000}], ids=str)
 def test_the_next_forward_is_right(
-    model: Any, error: BaseException, tokens: int, where: str, options: dict[str, Any]
+    model: Any, error: type[BaseException], tokens: int, where: str, options: dict[str, Any]
 ) -> None:
     ids = families.prompt(1, tokens)
     want = logits(model, ids)
@@ -484,13 +484,14 @@ def test_the_next_forward_is_right(
     logits(model, ids)
     layer = model.model.layers[1]
     broken = {"attention": layer.self_attn, "act_fn": layer.mlp.experts.act_fn, "norm": model.model.norm}[where]
-    break_once(broken, error)
-    with pytest.raises(type(error)):
+    # Instances of the test's own: an exception keeps the frames that it passed, and with them the slots.
+    break_once(broken, error())
+    with pytest.raises(error):
         logits(model, ids)
     for _ in range(2):
         assert torch.equal(logits(model, ids), want)
-    break_once(broken, error)
-    with pytest.raises(type(error)):
+    break_once(broken, error())
+    with pytest.raises(error):
         logits(model, ids)
 
 
