@@ -498,6 +498,9 @@ cdef bint pipeline_shorten(Pipeline* p) noexcept nogil:
         return False
     p.listed = 0
     status = _hip.stream_query(p.ring.copy_stream)
+    if status == _hip.HIP_NOT_READY:
+        _hip.forget_not_ready()
+        return False
     if status != _hip.HIP_SUCCESS:
         _hip.clear_last_error()
         return False

@@ -379,9 +379,10 @@ cdef bint _ended(HostRing* ring, int64_t patience_ns) noexcept nogil:
     cdef int call = 0
     cdef int status = HOST_RING_BUSY
     cdef int64_t waited = 0
+    cdef int before = _hip.unread_error()
     control_stop(ring.control)
     while status == HOST_RING_BUSY and waited <= patience_ns:
         status = host_ring_finish(ring, &call, SLICE_NS)
         waited += SLICE_NS
-    _hip.clear_last_error()
+    _hip.restore_error(before)
     return status == _hip.HIP_SUCCESS

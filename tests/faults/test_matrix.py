@@ -160,7 +160,7 @@ def _requested(life: Life, window: str, status: int, arm: Arm, disarm: Disarm) -
             raise error
     else:
         nothing_came_after(evidence)
-        raises = _raises(evidence.struck.function, window) and not evidence.mended
+        raises = _raises(evidence.struck.function, window, status) and not evidence.mended
         assert error is not None or not raises, "nothing was raised"
     if error is not None:
         is_the_cause(error, status, counters, issued, evidence)
@@ -186,13 +186,14 @@ def _device_is_restored(error: strata.HipError | None) -> None:
         assert error.call == "hipSetDevice"
 
 
-def _raises(function: str, window: str) -> bool:
+def _raises(function: str, window: str, status: int) -> bool:
     """Whether the engine must hear of it.
 
-    An explicit abort ends what there is to end, by another way where one is barred. A host buffer that cannot be
-    pinned is pageable.
+    An explicit abort ends what there is to end, by another way where one is barred. A host buffer for which no more
+    memory can be pinned is pageable.
     """
-    return function not in (*NO_STATUS, "hipHostMalloc") and window != "abort"
+    pageable = (function, status) == ("hipHostMalloc", 2)
+    return function not in NO_STATUS and not pageable and window != "abort"
 
 
 def _give_back(log: Iterable[control.LoggedCall]) -> None:

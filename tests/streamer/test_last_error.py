@@ -54,6 +54,20 @@ def test_an_unread_error_survives_whole_requests(hip, error: int, schedule: str,
         software.configure(**before)
 
 
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_unread_error_survives_a_stager(hip, error: int, software) -> None:
+    each = material("s" * RING, NBYTES)
+    stream = _hip.create_stream()
+    assert ERRORS[error](hip) == error
+    stager = strata.HostStager(NBYTES, host_ring=4)
+    stager.start(each.copies)
+    stager.wait(0)
+    stager.submitted(0, stream)
+    stager.close()  # with a request under way: its end is waited for
+    assert _hip.last_error() == error
+    _hip.destroy_stream(stream)
+
+
 @pytest.mark.parametrize("error", [0, *ERRORS])
 def test_a_failed_pin_leaves_what_was_there(hip, error: int, software) -> None:
     each = material("s" * RING, NBYTES)
