@@ -7,8 +7,10 @@ would write in torch. Every arm computes with the same kernels, and all outputs 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -100,6 +102,7 @@ class Bench:
         self.model, self.repeat = model, repeat
         self.rows: list[dict[str, Any]] = []
         self.outputs: dict[str, Any] = {}
+        self.failed: dict[str, str] = {}
 
     def time(self, name: str, work: Callable[[], Any], nbytes: int | None = None, tokens: bool = True) -> float:
         """Run one arm; the median is over all but its first pass."""
@@ -124,6 +127,19 @@ class Bench:
         return taken
 
 
+def _goes_on(arm: Callable[..., None]) -> Callable[..., None]:
+    """An arm that fails is printed and kept as such; the others still run."""
+    @functools.wraps(arm)
+    def guarded(bench: Bench, name: str = "64 KiB", **options: Any) -> None:
+        try:
+            arm(bench, name, **options)
+        except Exception as problem:
+            traceback.print_exc()
+            bench.failed[name] = f"{type(problem).__name__}: {problem}"
+    return guarded
+
+
+@_goes_on
 def _strata(bench: Bench, name: str, *, span: int, pinned_share: float, copies_only: bool = False, ring: int = 96,
             experts: int | None = None, **options: Any) -> None:
     """strata's arms: spans of at most `span` slots, experts below `pinned_share` of each layer pinned."""
@@ -160,6 +176,7 @@ def _strata(bench: Bench, name: str, *, span: int, pinned_share: float, copies_o
         bench.time(name, work, tokens=not copies_only)
 
 
+@_goes_on
 def _double_buffer(bench: Bench, name: str) -> None:
     """Two layers of slots, one copy a tensor and layer: what one writes in torch by hand."""
     torch, model, s = bench.model.torch, bench.model, bench.model.shape
@@ -206,7 +223,8 @@ def _link(bench: Bench) -> None:
                8 * room.numel() * 2, tokens=False)
 
 
-def _small_experts(bench: Bench, nbytes: int = 65536, experts: int = 8192) -> None:
+@_goes_on
+def _small_experts(bench: Bench, name: str, nbytes: int = 65536, experts: int = 8192) -> None:
     """64 KiB experts that lie back to back: neighbours in one copy, copies alone."""
     import strata
 
@@ -216,7 +234,7 @@ def _small_experts(bench: Bench, nbytes: int = 65536, experts: int = 8192) -> No
     arms = (("single, 1/1/1", "single", 1, 256), ("group, 32", "group", 32, 256),
             ("coalesced, 32", "coalesced", 32, 256),
             ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
-    for name, submission, batch, ring in arms:
+    for arm, submission, batch, ring in arms:
         settings = strata.BatchSettings(batch, 1, 1)
         with strata.ExpertStreamer(nbytes, gpu_ring=ring, settings=settings, submission=submission) as streamer:
             def work(streamer: Any = streamer, batch: int = batch) -> None:
@@ -224,11 +242,11 @@ def _small_experts(bench: Bench, nbytes: int = 65536, experts: int = 8192) -> No
                     for _ in request.spans(max(32, batch)):
                         pass
 
-            bench.time(f"64 KiB, {name}", work, experts * nbytes, tokens=False)
+            bench.time(f"{name}, {arm}", work, experts * nbytes, tokens=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; 0 where every output is the same, else 1; 2 where there is no GPU."""
+    """Measure; 0 where every output is the same and no arm failed, else 1; 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.spans", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for spans.json and spans.md")
     parser.add_argument("--layers", type=int, default=12, help="layers of 512 experts, 0.7 GB each (default: 12)")
@@ -285,17 +303,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         _strata(bench, "spans of 32, pageable, what nobody chose", span=32, pinned_share=0)
         _small_experts(bench)
     _double_buffer(bench, "double buffer of layers, pageable")
-    reference = bench.outputs["spans of 32, single, 96 slots"]
+    reference = next(iter(bench.outputs.values()))
     for row in bench.rows:
         made = bench.outputs.get(row["arm"])
         row["equal"] = None if made is None else bool(torch.equal(made, reference))
     head = {"command": "python -m benchmarks.gpu.spans " + " ".join(argv or sys.argv[1:]),
-            "commit": machine.commit(args.commit), "machine": machine.describe(), "rows": bench.rows}
+            "commit": machine.commit(args.commit), "machine": machine.describe(), "rows": bench.rows,
+            "failed": bench.failed}
     write_json(args.out / "spans.json", head)
     write_whole(args.out / "spans.md", _markdown(head, model.shape))
     wrong = [row["arm"] for row in bench.rows if row["equal"] is False]
     print("all outputs are equal" if not wrong else f"outputs differ: {wrong}")
-    return int(bool(wrong))
+    return int(bool(wrong or bench.failed))
 
 
 def _markdown(head: dict[str, Any], shape: Shape) -> str:
@@ -310,6 +329,7 @@ def _markdown(head: dict[str, Any], shape: Shape) -> str:
         tokens = f"{row['tokens_s']:,.0f}" if "tokens_s" in row else ""
         lines.append(f"| {row['arm']} | {row['median_s']:.3f} | {row['gb_s']:.1f} | {row['gb_s'] / link:.3f} | "
                      f"{tokens} | {equal} |")
+    lines += [f"| {name} | failed: {why} | | | | |" for name, why in head["failed"].items()]
     return "\n".join(lines) + "\n"
 
 
