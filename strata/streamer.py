@@ -72,10 +72,10 @@ class ExpertStreamer:
         How copies are submitted; bytes, places and order are the same. *single* (default): one call a segment of a
         direct entry, one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has
         it, for staged entries once all jobs of the group are ready; those overlap with their gathering only where
-        `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a direct group become
-        one copy where source and destination both follow on, within one source region (see `ExpertCopies.regions`) and one
-        allocation of slots (strata's own; lent ones are taken as one each); ``copy_batch`` may then be as long as
-        the ring.
+        `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a
+        direct group become one copy where source and destination both follow on, within one source region (see
+        `ExpertCopies.regions`) and one allocation of slots (strata's own; lent ones are taken as one each);
+        ``copy_batch`` may then be as long as the ring.
     share_dependencies : bool, optional
         Do not ask for what stream order gives already: one wait and one ``used`` record for the entries of a copy
         group, no reuse wait for a use that was waited for before, one host wait an ownership group. Default: False.

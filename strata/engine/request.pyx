@@ -32,6 +32,7 @@ from strata.engine.threads cimport now_ns, time_waited
 import numpy as np
 
 from strata.engine.core import check_timeout
+from strata._entries import dropped_entries
 from strata._host_memory import room
 from strata.errors import HipError, RequestAborted, StrataError
 
@@ -39,33 +40,6 @@ logger = logging.getLogger("strata")
 
 cdef enum:
     SLICE_NS = 20000000          # of a blocking wait, between two looks for Ctrl-C
-
-
-def dropped_entries(entries, length):
-    """What `Request.drop` was given, as a range or a sorted array of int64."""
-    if isinstance(entries, (bool, np.bool_)):
-        raise TypeError(f"entries is {entries!r}; entries of the request are wanted")
-    if isinstance(entries, (int, np.integer)):
-        return range(int(entries), int(entries) + 1)
-    if isinstance(entries, slice):
-        return range(length)[entries]
-    if isinstance(entries, range):
-        return entries
-    array = np.asarray(entries)
-    if array.ndim != 1:
-        raise TypeError(f"entries is {entries!r}; an entry, a slice, a range, integers or a mask are wanted")
-    if array.dtype == np.bool_:
-        if len(array) != length:
-            raise ValueError(f"entries is a mask of {len(array)}; the list has {length} entries")
-        return np.flatnonzero(array).astype(np.int64, copy=False)
-    if array.size == 0:
-        return range(0)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"entries has dtype {array.dtype}; integers or bools are wanted")
-    if array.dtype.kind == "u" and int(array.max()) > 2**62:
-        raise IndexError(f"entries has {int(array.max())}; the list has {length} entries")
-    array = np.ascontiguousarray(array, np.int64)
-    return array if bool((array[1:] >= array[:-1]).all()) else np.sort(array)
 
 
 cdef class Request(Running):

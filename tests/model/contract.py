@@ -157,7 +157,7 @@ class Request:
             slots = [entry % self.ring for entry in range(begin, end)]
             if begin >= self.ring or any(self.used_before[slot] for slot in slots):
                 yield Step("hipStreamWaitEvent", begin, ((f"{kind}_reuse_waits", 1),), may_stop=True)
-            if self.grouped and kind == "direct":
+            if self.grouped and (kind == "direct" or self.pinned[self.jobs[begin] % self.host_ring]):
                 yield from self._one_call(begin, end)
             else:
                 for entry in range(begin, end):
@@ -165,22 +165,30 @@ class Request:
             yield Step("hipEventRecord", end - 1, ((f"{kind}_copied_records", 1),), issued=end)
 
     def _copies(self, entry: int) -> Iterator[Step]:
-        item, job = self.items[entry], self.jobs[entry]
+        item = self.items[entry]
         for call in range(item.calls):
             yield Step("hipMemcpyAsync", entry, ((f"{item.kind}_copy_calls", 1),), may_stop=call == 0)
         whole = ((f"{item.kind}_copies", 1), (f"{item.kind}_bytes", sum(item.sizes)))
         yield Step("", entry, whole, may_stop=item.calls == 0)
-        if item.staged and self.owner_ends[job] == job + 1:
+        yield from self._owned(entry)
+
+    def _owned(self, entry: int) -> Iterator[Step]:
+        """What the last job of an ownership group brings, once its copy is submitted."""
+        job = self.jobs[entry]
+        if job >= 0 and self.owner_ends[job] == job + 1:
             yield Step("hipEventRecord", entry, (("dma_done_records", 1),))
 
     def _one_call(self, begin: int, end: int) -> Iterator[Step]:
         items = self.items[begin:end]
+        kind = items[0].kind
         calls = sum(item.calls for item in items)
         counted = (
-            ("direct_copy_calls", calls), ("direct_copies", len(items)),
-            ("direct_bytes", sum(sum(item.sizes) for item in items)),
+            (f"{kind}_copy_calls", calls), (f"{kind}_copies", len(items)),
+            (f"{kind}_bytes", sum(sum(item.sizes) for item in items)),
         )
         yield Step("hipMemcpyBatchAsync" if calls else "", begin, counted, may_stop=True)
+        for entry in range(begin, end):
+            yield from self._owned(entry)
 
     # --- what is counted ------------------------------------------------------------------------------------------
 
