@@ -40,6 +40,7 @@ cdef enum Call:
     CALL_DEVICE_GET_NAME
     CALL_DEVICE_GET_ATTRIBUTE
     CALL_FILE_READ            # a worker's read of a file; its status is the system's, not HIP's
+    CALL_HOST_MEMORY          # the system's allocator; its status is always out of memory
     CALL_COUNT
 
 # What of hipMemcpyBatchAsync requests use.
@@ -111,6 +112,7 @@ cdef void restore_error(int before) noexcept nogil
 cdef void forget_not_ready() noexcept nogil
 cdef void clear_last_error() noexcept nogil
 cdef const char* call_name(int call) noexcept nogil
+cdef const char* status_name(int status) noexcept nogil
 
 # What the runtime could not do without, checked at every public entrance.
 cpdef int refuse_child() except -1

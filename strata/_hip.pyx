@@ -26,13 +26,21 @@ cdef const char** _CALL_NAMES = [
     "hipStreamWaitEvent", "hipStreamGetDevice", "hipEventCreateWithFlags", "hipEventDestroy",
     "hipEventRecord", "hipEventQuery", "hipEventSynchronize", "hipEventElapsedTime",
     "hipLaunchHostFunc", "hipDeviceSynchronize", "memcpy into a host buffer",
-    "hipDeviceGetName", "hipDeviceGetAttribute", "a read of a file",
+    "hipDeviceGetName", "hipDeviceGetAttribute", "a read of a file", "malloc",
 ]
 
 cdef const char* call_name(int call) noexcept nogil:
     if call < 0 or call >= CALL_COUNT:
         return "an unknown call"
     return _CALL_NAMES[call]
+
+
+cdef const char* status_name(int status) noexcept nogil:
+    """HIP's own name for a status."""
+    cdef const char* name = cyhip.hipGetErrorName(<cyhip.hipError_t>status)
+    if name == NULL:
+        return "an unknown status"
+    return name
 
 
 # --- state of the process -------------------------------------------------------------------------

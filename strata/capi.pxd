@@ -2,10 +2,20 @@
 
 ``cimport strata.capi as strata`` needs no HIP header and no C++: handles and device addresses are
 ``uintptr_t``. Get a request's handle once, with the GIL; use it on the engine's thread until the request is
-over. Every function returns a `strata_status`; after ``STRATA_STOPPED`` call any method of the Python
-`Request`: it aborts and raises the first cause.
+over. Every function returns a `strata_status`; after ``STRATA_STOPPED``, and where `extend` returns ``STRATA_FAILED`` or
+``STRATA_NO_MEMORY``, the request is stopped: `cause` says why, and any method of the Python `Request` aborts it and raises
+that.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+
+# The interface's number: it changes with every struct, enum, signature or meaning in here. A module that cimports this one
+# looks, when it is imported, for the class with the number that it was compiled against; where the installed strata has
+# another, that is an ImportError that says so.
+cdef enum:
+    STRATA_ABI = 1
+
+cdef class abi_1:
+    pass
 
 cdef enum strata_status:
     STRATA_OK = 0
@@ -20,6 +30,22 @@ cdef enum strata_status:
     STRATA_IDLE = 9        # the request is over
     STRATA_INVALID = 10    # an argument is out of range: nothing was done
     STRATA_DROPPED = 11    # the entry was dropped: it cannot be taken; skip() passes it
+
+cdef enum strata_who:
+    STRATA_ENGINE = 0      # the engine's own thread, in a call of strata's
+    STRATA_ISSUER = 1
+    STRATA_WORKER = 2
+
+# Why a request was stopped.
+cdef struct strata_cause:
+    int who                # strata_who
+    int worker             # which worker; -1 where it was none
+    const char* call       # the HIP call that failed, or another word for what did; never NULL
+    int status             # that it returned
+    const char* name       # HIP's name for the status; never NULL
+    int64_t entry          # -1 where it was none's
+    int64_t slot           # index in the GPU ring, or -1
+    int64_t wanted         # bytes of host memory that were asked for and not to be had; else 0
 
 cdef struct strata_slot:
     int64_t entry          # of the request
@@ -65,12 +91,15 @@ cdef int drop(strata_request request, int64_t first, int64_t n) noexcept nogil
 cdef int flush(strata_request request) noexcept nogil
 # Pass the next n entries unread; STRATA_END where fewer are left: none is passed then.
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil
-# Append entries; the arrays are copied, what the addresses point to stays the caller's to keep alive until
+# Append entries, or none of them. STRATA_FAILED and STRATA_NO_MEMORY stop the request. The arrays are copied, what the addresses point to stays the caller's to keep alive until
 # the request is over. entry_starts is in CSR form, n_entries + 1 values: the first is 0, none is below the one
 # before it, and entry i has the segments entry_starts[i] up to entry_starts[i + 1].
 cdef int extend(strata_request request, const uint64_t* addresses, const int64_t* nbytes,
                 const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
                 int64_t n_entries) noexcept nogil
+# Why the request was stopped: STRATA_OK, or STRATA_END where nothing has failed (it may have been cancelled). The strings
+# live as long as the process.
+cdef int cause(strata_request request, strata_cause* out) noexcept nogil
 # From any thread: the engine's next call returns STRATA_STOPPED.
 cdef int cancel(strata_request request) noexcept nogil
 cdef int64_t issued(strata_request request) noexcept nogil

@@ -2,10 +2,13 @@
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.atomic cimport memory_order_acquire
 
+from strata cimport _hip
 from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span, pipeline_command_of, pipeline_describe,
                                         pipeline_drop, pipeline_flush, pipeline_release, pipeline_release_span, pipeline_skip)
 from strata.engine.command cimport Command, Rows, entry_is_dropped
-from strata.engine.pipeline cimport (STEP_BUSY, STEP_OK, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
+from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER, WHO_WORKER, Failure, control_fail, control_fail_memory
+from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_IDLE,
+                                     STEP_INVALID, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
                                      pipeline_extend, pipeline_shorten, pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
 from strata.engine.request cimport Request
@@ -13,6 +16,86 @@ from strata.engine.threads cimport now_ns, time_waited
 
 cdef enum:
     SLICE_NS = 20000000
+
+# Twins: what the interface declares again, so that it needs no C++, is the core's own to the byte. Checked by the compiler.
+cdef extern from *:
+    """
+    #include <cstddef>
+    #include <type_traits>
+    #define STRATA_SAME(one, other) static_assert(int(one) == int(other), #one " differs from " #other)
+    #define STRATA_SAME_SIZE(one, other) static_assert(sizeof(one) == sizeof(other), "twin structs differ in size")
+    #define STRATA_SAME_FIELD(one, other, field) \\
+      static_assert(offsetof(decltype(one), field) == offsetof(decltype(other), field) && \\
+                    std::is_same<decltype(one.field), decltype(other.field)>::value, "twin structs differ in " #field)
+    """
+    void STRATA_SAME(int one, int other) nogil
+    void STRATA_SAME_SIZE(...) nogil
+    void STRATA_SAME_FIELD(...) nogil
+    const int IN_ENTRY "entry"
+    const int IN_SLOT "slot"
+    const int IN_ADDRESS "address"
+    const int IN_NBYTES "nbytes"
+    const int IN_BEGIN "begin"
+    const int IN_END "end"
+    const int IN_STRIDE "stride"
+    const int IN_GPU_RING "gpu_ring"
+    const int IN_HOST_RING "host_ring"
+    const int IN_COPY_BATCH "copy_batch"
+    const int IN_STAGE_BATCH "stage_batch"
+    const int IN_STAGE_COPY_BATCH "stage_copy_batch"
+    const int IN_HOST_PINNED "host_pinned"
+
+
+cdef void _twins(strata_slot slot, AcquiredSlot got, strata_span span, AcquiredSpan run, strata_limits limits,
+                 PlanLimits plan) noexcept nogil:
+    STRATA_SAME(STRATA_OK, STEP_OK)
+    STRATA_SAME(STRATA_END, STEP_END)
+    STRATA_SAME(STRATA_BUSY, STEP_BUSY)
+    STRATA_SAME(STRATA_HELD, STEP_HELD)
+    STRATA_SAME(STRATA_STOPPED, STEP_STOPPED)
+    STRATA_SAME(STRATA_ORDER, STEP_ORDER)
+    STRATA_SAME(STRATA_FAILED, STEP_FAILED)
+    STRATA_SAME(STRATA_NO_MEMORY, STEP_NO_MEMORY)
+    STRATA_SAME(STRATA_HUNG, STEP_HUNG)
+    STRATA_SAME(STRATA_IDLE, STEP_IDLE)
+    STRATA_SAME(STRATA_INVALID, STEP_INVALID)
+    STRATA_SAME(STRATA_DROPPED, STEP_DROPPED)
+    STRATA_SAME(STRATA_ENGINE, WHO_ENGINE)
+    STRATA_SAME(STRATA_ISSUER, WHO_ISSUER)
+    STRATA_SAME(STRATA_WORKER, WHO_WORKER)
+    STRATA_SAME_SIZE(slot, got)
+    STRATA_SAME_FIELD(slot, got, IN_ENTRY)
+    STRATA_SAME_FIELD(slot, got, IN_SLOT)
+    STRATA_SAME_FIELD(slot, got, IN_ADDRESS)
+    STRATA_SAME_FIELD(slot, got, IN_NBYTES)
+    STRATA_SAME_SIZE(span, run)
+    STRATA_SAME_FIELD(span, run, IN_BEGIN)
+    STRATA_SAME_FIELD(span, run, IN_END)
+    STRATA_SAME_FIELD(span, run, IN_SLOT)
+    STRATA_SAME_FIELD(span, run, IN_ADDRESS)
+    STRATA_SAME_FIELD(span, run, IN_STRIDE)
+    STRATA_SAME_SIZE(limits, plan)
+    STRATA_SAME_FIELD(limits, plan, IN_GPU_RING)
+    STRATA_SAME_FIELD(limits, plan, IN_HOST_RING)
+    STRATA_SAME_FIELD(limits, plan, IN_COPY_BATCH)
+    STRATA_SAME_FIELD(limits, plan, IN_STAGE_BATCH)
+    STRATA_SAME_FIELD(limits, plan, IN_STAGE_COPY_BATCH)
+    STRATA_SAME_FIELD(limits, plan, IN_HOST_PINNED)
+
+
+cdef class abi_1:
+    """The number of this interface, for modules that were compiled against it: see capi.pxd."""
+
+    def __init__(self):
+        raise TypeError("strata.capi is for Cython: cimport it")
+
+
+def __getattr__(name):
+    # A module that cimports this one asks for the class of its own number first.
+    if name.startswith("abi_"):
+        raise ImportError(f"this module was compiled against ABI {name[4:]} of strata.capi, and the installed strata has ABI "
+                          f"{STRATA_ABI}: compile it again")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 cdef strata_request request_handle(object request) except NULL:
@@ -124,6 +207,7 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
     cdef Pipeline* p = <Pipeline*>request
     cdef Rows rows
     cdef int64_t i, s, k
+    cdef int step
     if n_entries < 0:
         return STRATA_INVALID
     if n_entries == 0:
@@ -151,7 +235,31 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
     rows.files = NULL
     rows.open_files = NULL
     pipeline_shorten(p)
-    return pipeline_extend(p, &rows, True)
+    step = pipeline_extend(p, &rows, True)
+    # What could not be appended ends the request, as in Python: whoever comes next hears the cause.
+    if step == STEP_FAILED:
+        control_fail(&p.control, WHO_ENGINE, -1, p.call, p.status, p.failed_entry, -1, p.failed_stream)
+    elif step == STEP_NO_MEMORY:
+        control_fail_memory(&p.control, p.wanted)
+    return step
+
+
+cdef int cause(strata_request request, strata_cause* out) noexcept nogil:
+    cdef Pipeline* p = <Pipeline*>request
+    cdef Failure* failure = &p.control.failure
+    if p.control.failed.load(memory_order_acquire) != 2:
+        return STRATA_END
+    out.who = failure.who
+    out.worker = failure.worker
+    out.call = _hip.call_name(failure.call)
+    out.status = failure.status
+    out.name = _hip.status_name(failure.status)
+    out.entry = failure.entry
+    out.slot = failure.slot if failure.slot >= 0 or failure.entry < 0 else failure.entry % p.ring.size
+    out.wanted = failure.wanted if failure.call == _hip.CALL_HOST_MEMORY else 0
+    if failure.call == _hip.CALL_FILE_READ:
+        out.name = "errno"
+    return STRATA_OK
 
 
 cdef int cancel(strata_request request) noexcept nogil:

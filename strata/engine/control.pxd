@@ -42,5 +42,6 @@ cdef void control_stop(Control* control) noexcept nogil
 cdef void control_cancel(Control* control) noexcept nogil
 cdef void control_fail(Control* control, int who, int worker, int call, int status, int64_t entry,
                        int64_t slot, uintptr_t stream=*) noexcept nogil
+cdef void control_fail_memory(Control* control, int64_t wanted) noexcept nogil
 cdef void control_fail_read(Control* control, int worker, int error, int64_t entry, int64_t file, int64_t offset,
                             int64_t got, int64_t wanted) noexcept nogil

@@ -60,6 +60,20 @@ cdef void control_fail(Control* control, int who, int worker, int call, int stat
     _fail(control, &failure)
 
 
+cdef void control_fail_memory(Control* control, int64_t wanted) noexcept nogil:
+    """As `control_fail`, for memory of the host's that the engine's thread could not have; 0 bytes: it does not say."""
+    cdef Failure failure
+    failure.who = WHO_ENGINE
+    failure.worker = -1
+    failure.call = _hip.CALL_HOST_MEMORY
+    failure.status = _hip.HIP_OUT_OF_MEMORY
+    failure.entry = failure.slot = -1
+    failure.stream = 0
+    failure.file = failure.offset = failure.got = 0
+    failure.wanted = wanted
+    _fail(control, &failure)
+
+
 cdef void control_fail_read(Control* control, int worker, int error, int64_t entry, int64_t file, int64_t offset,
                             int64_t got, int64_t wanted) noexcept nogil:
     """As `control_fail`, for a worker's read of a file: `error` is the system's, 0 where the file ended."""

@@ -115,3 +115,23 @@ def plan(const int64_t[::1] jobs, int64_t[::1] ends, int64_t gpu_ring, int64_t h
     status = strata.plan_groups(&limits, &jobs[0], jobs.shape[0], 0, &ends[0])
     owner = strata.plan_ownership_end(&limits, 0, jobs.shape[0], &end)
     return status, owner, end, strata.plan_window(&limits, gpu_ring, 0), strata.plan_window(&limits, gpu_ring + 1, 0)
+
+
+def cause(request_or_handle):
+    """Of a request that may be over: the handle is taken before its end."""
+    cdef strata.strata_cause why
+    cdef strata.strata_request handle
+    cdef int status
+    if isinstance(request_or_handle, int):
+        handle = <strata.strata_request><void*><size_t>request_or_handle
+    else:
+        handle = strata.request_handle(request_or_handle)
+    with nogil:
+        status = strata.cause(handle, &why)
+    if status != strata.STRATA_OK:
+        return status
+    return why.who, why.worker, why.call.decode(), why.status, why.name.decode(), why.entry, why.slot, why.wanted
+
+
+def abi():
+    return strata.STRATA_ABI

@@ -14,7 +14,7 @@ import pytest
 
 import strata
 
-OK, END, BUSY, HELD, STOPPED, ORDER, INVALID = 0, 1, 2, 3, 4, 5, 10
+OK, END, BUSY, HELD, STOPPED, ORDER, FAILED, NO_MEMORY, INVALID = 0, 1, 2, 3, 4, 5, 6, 7, 10
 
 SETUP = """
 from setuptools import Extension, setup
@@ -149,6 +149,55 @@ def test_plans(consumer):
     assert consumer.plan(jobs, ends, 8, 4, 4, 2, 3) == (OK, OK, 2, OK, BUSY)
     assert np.array_equal(ends, plan.ends)
     assert consumer.plan(jobs, ends, 0, 4, 4, 2, 3)[0] == INVALID
+
+
+def test_an_extend_that_fails_stops_the_request_and_tells_why(consumer, sources, software, monkeypatch):
+    from strata import _control_groups
+
+    assert consumer.abi() == 1
+    address = np.array([sources[-1].ctypes.data], np.uint64)
+    entry = (address, np.array([512]), np.array([0]), np.array([0, 1]), np.ones(1, np.uint8))
+    with strata.ExpertStreamer(512, gpu_ring=4, host_ring=4) as streamer:
+        request = streamer.begin()
+        assert consumer.cause(request) == END
+        software.inject("hipEventCreateWithFlags", 1, 719)
+        assert consumer.extend(request, *entry) == FAILED
+        software.clear_injections()
+        assert consumer.cause(request) == (0, -1, "hipEventCreateWithFlags", 719, "hipErrorLaunchFailure", -1, -1, 0)
+        assert consumer.extend(request, *entry) == STOPPED
+        assert consumer.poll(request, 0) == (STOPPED, None)
+        with pytest.raises(strata.HipError, match=r"hipEventCreateWithFlags failed with .*\(719\)"):
+            request.finish()
+        assert len(request) == 0
+        request = streamer.begin()              # the next one is whole
+        assert consumer.cause(request) == END
+        assert consumer.extend(request, *entry) == OK
+        assert consumer.poll(request, -1)[0] == OK
+        request.abort()
+    monkeypatch.setattr(_control_groups, "memory_left", lambda: (1024, "a limit"))
+    with strata.ExpertStreamer(512, gpu_ring=4, host_ring=4) as streamer:
+        request = streamer.begin()
+        assert consumer.extend(request, *entry) == NO_MEMORY
+        assert consumer.cause(request) == (0, -1, "malloc", 2, "hipErrorOutOfMemory", -1, -1, 2048)
+        with pytest.raises(MemoryError, match="2048 bytes were asked for"):
+            request.acquire()
+        assert not streamer._core.running
+
+
+def test_the_cause_of_another_threads_failure(consumer, sources, software):
+    copies = strata.ExpertCopies.from_buffers(sources[:12])
+    with strata.ExpertStreamer(512, gpu_ring=4) as streamer:
+        software.inject("hipMemcpyAsync", 3, 719)
+        request = streamer.begin(copies)
+        assert consumer.consume(request) == (2, STOPPED)
+        assert consumer.cause(request) == (1, -1, "hipMemcpyAsync", 719, "hipErrorLaunchFailure", 2, 2, 0)
+        with pytest.raises(strata.HipError, match="entry 2, slot 2: in the issuer's thread"):
+            request.acquire()
+        request = streamer.begin(copies)
+        request.cancel()
+        assert consumer.consume(request) == (0, STOPPED)
+        assert consumer.cause(request) == END
+        request.abort()
 
 
 def test_refuses_what_is_no_request(consumer):
