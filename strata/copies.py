@@ -50,7 +50,9 @@ class ExpertCopies:
     Parameters
     ----------
     addresses : (segments,) integers
-        Address of each segment's first byte in host memory. 0 is allowed for an empty segment only.
+        Address of each segment's first byte in host memory. 0 is allowed for an empty segment only. The memory must
+        stay readable while a request runs: of a mapped file that shrinks meanwhile, a worker's read ends the
+        process (SIGBUS on Linux), and no handler of the program's runs for it. `files` gives an error instead.
     nbytes : (segments,) integers
         Bytes of each segment, 0 or more.
     pinned : bool, (segments,) bools, or None
@@ -251,7 +253,8 @@ class ExpertCopies:
         ExpertCopies
             It keeps the buffers exported, so that meanwhile a bytearray cannot be resized nor an mmap
             closed, and torch refuses to resize a tensor's storage (ever after). Their contents are not copied:
-            they are read while a request runs.
+            they are read while a request runs. A file that is cut short under its mmap ends the process then
+            (SIGBUS); one that is given as a source in `files` ends the request, with an error.
 
         Raises
         ------

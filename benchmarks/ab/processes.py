@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import IO, Any
 
 from benchmarks.ab.errors import InputError, WatchdogError, WorkloadError
 from benchmarks.ab.memory import MemoryWatch, psutil
+from strata.tools.patience import Patience
 
 __all__ = ["end_family", "run_process"]
 
@@ -68,18 +68,17 @@ def run_process(command: Sequence[str], watch: MemoryWatch, *, interval_s: float
 
 def _watch_until_end(process: subprocess.Popen[bytes], watch: MemoryWatch, seen: dict[int, Any], interval_s: float,
                      timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while True:
+        pause = patience.slice(interval_s)
         watch.sample(process.pid)
         _note_family(process.pid, seen)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise WatchdogError(f"it has not ended within {timeout_s:g} s")
         try:
-            process.wait(min(interval_s, left))
+            process.wait(pause)
             return
         except subprocess.TimeoutExpired:
-            continue
+            if patience.spent():
+                raise WatchdogError(f"it has not ended within {timeout_s:g} s") from None
 
 
 def _note_family(pid: int, seen: dict[int, Any]) -> None:
