@@ -4,10 +4,12 @@ A compile that fails, fails the installation: there is no pure-Python core to fa
 """
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
 
+import Cython
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -45,6 +47,13 @@ class BuildExt(build_ext):
         super().finalize_options()
         if self.parallel is None:
             self.parallel = os.cpu_count()
+        # What another compiler or other flags made is not taken for this build's.
+        compiler = " ".join(os.environ.get(name, "") for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"))
+        asked = f"{sys.version} {CXX_FLAGS} {LINK_FLAGS} {compiler} {self.inplace}"
+        kept = Path(self.build_temp) / "flags"
+        self.force = self.force or not kept.exists() or kept.read_text() != asked
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(asked)
 
     def get_ext_filename(self, ext_name: str) -> str:
         # Asked with the whole name or with its last part.
@@ -104,11 +113,38 @@ def whole(extensions: list[Extension]) -> None:
                          f"not listed in setup.py are {sorted(map(str, modules - listed))}")
 
 
+def generate(core: list[Extension]) -> list[Extension]:
+    """Generate C++ from Cython, unless what stands in the tree was generated from just this.
+
+    Times do not tell: pip builds in an environment of its own, where the declarations of HIP's bindings are always
+    new. So the key of what went in is kept beside what came out. C++ that comes out as it was keeps its time, too.
+    """
+    from rocm.bindings import cyhip
+
+    inputs = [*sorted((ROOT / "strata").rglob("*.p[xy][xd]")), *sorted(Path(cyhip.__file__).parent.glob("*.pxd"))]
+    texts = [Cython.__version__, repr(DIRECTIVES), *(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in inputs)]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    kept = ROOT / "build" / "generated.key"
+    outputs = [Path(extension.sources[0]).with_suffix(".cpp") for extension in core]
+    before = {path: (path.read_bytes(), path.stat()) for path in outputs if path.exists()}
+    if len(before) < len(outputs) or not kept.exists() or kept.read_text() != key:
+        kept.unlink(missing_ok=True)
+        cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."], nthreads=os.cpu_count() or 1)
+        for path, (text, status) in before.items():
+            if path.read_bytes() == text:
+                os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(key)
+    for extension, output in zip(core, outputs, strict=True):
+        extension.sources = [str(output)]
+    return sorted(core, key=lambda extension: -Path(extension.sources[0]).stat().st_size)
+
+
 if __name__ == "__main__":
     core, runtimes = core_extensions(), runtime_extensions()
     whole(core + runtimes)
     setup(
-        ext_modules=cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."]) + runtimes,
+        ext_modules=runtimes + generate(core),  # those that take longest come first, so that no processor idles last
         cmdclass={"build_ext": BuildExt},
         package_data={
             "strata": ["py.typed", "*.pxd", "*.pyi", "include/hip/*.h", "include/strata/*.hpp", "data/*.json"],

@@ -5,11 +5,13 @@ from strata.counters import Counters
 DRIVER_TIMEOUT_S: float
 SUBMISSIONS: dict[str, int]
 
-def check_timeout(name: str, value: object) -> float: ...
+def check_timeout(name: str, value: object) -> float:
+    """Seconds from 0, as a float."""
 
 def chain_length(core: StreamerCore) -> int: ...
 
 class StreamerCore:
+    """Owner of a streamer's rings, events and threads. `strata.ExpertStreamer` is its face."""
     slot_bytes: int
     gpu_ring: int
     host_ring: int
@@ -42,9 +44,15 @@ class StreamerCore:
     @property
     def running(self) -> bool: ...
     @property
-    def in_use(self) -> bool: ...
-    def slot_addresses(self) -> tuple[int, ...]: ...
-    def handles(self) -> dict[str, int]: ...
-    def counters(self) -> Counters: ...
-    def cancel(self) -> None: ...
-    def close(self, timeout: float | None = None) -> None: ...
+    def in_use(self) -> bool:
+        """Whether a thread waits in this streamer right now."""
+    def slot_addresses(self) -> tuple[int, ...]:
+        """Addresses of the slots, in ring order."""
+    def handles(self) -> dict[str, int]:
+        """Streams and events by name, for findings of the happens-before checker."""
+    def counters(self) -> Counters:
+        """Counters of all requests so far, the running one included."""
+    def cancel(self) -> None:
+        """From any thread: have the engine's thread abort what it runs."""
+    def close(self, timeout: float | None = None) -> None:
+        """Abort what runs, end the threads, free everything. Idempotent."""

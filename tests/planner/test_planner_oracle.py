@@ -13,7 +13,7 @@ import strata
 from .oracle import oracle_counts, oracle_ends, oracle_ownership_ends
 
 RANDOM_PLANS = 20_000
-PLANS_PER_EXAMPLE = 8
+PLANS_PER_EXAMPLE = 16
 
 BYTES_PER_SETTING = 11
 
