@@ -5,7 +5,7 @@ import strata
 project = "strata"
 author = "the developers of strata"
 version = release = strata.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "figures"]
 myst_enable_extensions = ["colon_fence"]

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+         if path.exists()]
+BLOCK = re.compile(
+    r"(?:<!-- (?:not run: (?P<why>[^>]+)|from (?P<source>[^>]+)) -->\n+)?^```(?P<kind>\w+)\n(?P<text>.*?)^```",
+    re.MULTILINE | re.DOTALL)
 
 #: Commands that other tests, or CI, run as they stand: what they begin with, and where.
 ELSEWHERE = {
@@ -37,7 +40,7 @@ def blocks(*kinds: str) -> list[object]:
         for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
             if match["kind"] in kinds:
                 line = page.read_text(encoding="utf-8")[: match.start("text")].count("\n")
-                found.append(pytest.param(match["why"], match["text"], id=f"{page.relative_to(ROOT)}:{line}"))
+                found.append(pytest.param(match["why"], match["source"], match["text"], id=f"{page.relative_to(ROOT)}:{line}"))
     return found
 
 
@@ -47,10 +50,13 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, "STRATA_HIP_RUNTIME": "software", "PYTHONPATH": where, "HOME": str(folder)}
 
 
-@pytest.mark.parametrize(("why", "text"), blocks("python"))
-def test_python(why: str | None, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("why", "source", "text"), blocks("python"))
+def test_python(why: str | None, source: str | None, text: str, tmp_path: Path) -> None:
     if why:
         pytest.skip(why)
+    if source:  # a part of a file that a test runs
+        assert text in (ROOT / source).read_text(encoding="utf-8")
+        return
     if "torch" in text:
         pytest.importorskip("torch")
     done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment(tmp_path), capture_output=True,
@@ -64,8 +70,8 @@ def commands(text: str) -> list[str]:
     return [part.strip() for line in whole if line and not line.startswith("#") for part in line.split("&&")]
 
 
-@pytest.mark.parametrize(("why", "text"), blocks("sh", "bash"))
-def test_commands_are_real(why: str | None, text: str) -> None:
+@pytest.mark.parametrize(("why", "source", "text"), blocks("sh", "bash"))
+def test_commands_are_real(why: str | None, source: str | None, text: str) -> None:
     """The command exists, its options exist, and something runs it."""
     for command in commands(text):
         words = [word for word in shlex.split(command) if "=" not in word.partition("/")[0] or word.startswith("-")]
