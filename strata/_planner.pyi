@@ -19,6 +19,8 @@ class CopyPlan:
         Batches; clamped to the rings.
     host_pinned : (host_ring,) array of bool, optional
         Which host buffers are pinned. Default: all.
+    merged : bool, optional
+        Whether the copies are coalesced, so that a direct group may be as long as the ring.
 
     Attributes
     ----------

@@ -14,4 +14,5 @@ def begin_request(
     compute_stream: int,
     settings: BatchSettings,
     run_ahead: int,
-) -> Request: ...
+) -> Request:
+    """Begin a request; see `strata.ExpertStreamer.begin`."""

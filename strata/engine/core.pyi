@@ -8,7 +8,8 @@ SUBMISSIONS: dict[str, int]
 def check_timeout(name: str, value: object) -> float:
     """Seconds from 0, as a float."""
 
-def chain_length(core: StreamerCore) -> int: ...
+def chain_length(core: StreamerCore) -> int:
+    """Commands that the streamer's threads have before them or may ask for, for tests."""
 
 class StreamerCore:
     """Owner of a streamer's rings, events and threads. `strata.ExpertStreamer` is its face."""
