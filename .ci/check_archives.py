@@ -23,7 +23,8 @@ KEPT = {".py", ".pyi", ".pxd", ".h", ".hpp", ".json", ".typed"}
 NATIVE = re.compile(r"strata/runtime/\w+/native/")
 LIBRARIES = {"strata/runtime/software/libstrata_hip_software.so", "strata/runtime/cuda/libstrata_hip_cuda.so"}
 MODULE = re.compile(r"strata/[\w/]+\.cpython-\w+-[\w-]+\.so")
-METADATA = re.compile(r"strata_moe-[\w.]+\.dist-info/(METADATA|RECORD|WHEEL|entry_points\.txt|top_level\.txt|licenses/LICENSE)")
+METADATA = re.compile(
+    r"strata_moe-[\w.]+\.dist-info/(METADATA|RECORD|WHEEL|entry_points\.txt|top_level\.txt|licenses/LICENSE)")
 #: Made by whoever builds an sdist.
 MADE = re.compile(r"PKG-INFO|setup\.cfg|strata_moe\.egg-info(/.*)?")
 #: Of the checkout alone.
@@ -73,7 +74,8 @@ def main(paths: list[str]) -> int:
         files = contents(path)
         wrong = (wheel if path.endswith(".whl") else sdist)(set(files), tree)
         kinds: Counter[str] = Counter(PurePosixPath(name).suffix or "other" for name in files)
-        print(f"{Path(path).name}: {Path(path).stat().st_size:,} bytes, {sum(files.values()):,} unpacked, {len(files)} files: "
+        print(f"{Path(path).name}: {Path(path).stat().st_size:,} bytes, {sum(files.values()):,} unpacked, "
+              f"{len(files)} files: "
               + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
         for line in wrong:
             print(f"  {line}")

@@ -10,6 +10,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "figures"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+autosummary_generate = False  # numpydoc brings it along
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

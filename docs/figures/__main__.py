@@ -16,7 +16,8 @@ class Drawing:
         self.width, self.height = width, height
         self.parts: list[str] = []
 
-    def box(self, x: float, y: float, w: float, h: float, text: str = "", colour: str = INK, fill: str = "white") -> None:
+    def box(self, x: float, y: float, w: float, h: float, text: str = "", colour: str = INK,
+            fill: str = "white") -> None:
         self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="4" fill="{fill}" stroke="{colour}"/>')
         if text:
             self.words(x + w / 2, y + h / 2 + 4, text, colour, "middle")
@@ -34,8 +35,10 @@ class Drawing:
         text = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
             f'font-family="Helvetica, Arial, sans-serif">\n<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" '
-            f'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{SOFT}"/></marker></defs>\n'
-            f'<rect width="{self.width}" height="{self.height}" fill="white"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
+            f'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{SOFT}"/>'
+            f'</marker></defs>\n'
+            f'<rect width="{self.width}" height="{self.height}" fill="white"/>\n'
+            + "\n".join(self.parts) + "\n</svg>\n")
         (HERE / name).write_text(text, encoding="utf-8")
 
 

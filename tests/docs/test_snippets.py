@@ -31,6 +31,18 @@ ELSEWHERE = {
     "tests/sanitize.sh": ".ci/run",
     "python setup.py build_ext": ".ci/run",
     ".ci/run": ".ci/run",
+    "bash .ci/run": ".ci/run",
+    "python -m venv": ".ci/run",
+    ". .venv/bin/activate": ".ci/run",
+    "ruff check": ".ci/run",
+    "cython-lint": ".ci/run",
+    "mypy": ".ci/run",
+    "python -m mypy.stubtest": ".ci/run",
+    "python -m build": ".ci/run",
+    "python -m tests.architecture.stubs": "tests/architecture",
+    "python -m strata.integrations.transformers": "tests/integrations",
+    "python -m torch.distributed.run": "tests/examples",
+    "sphinx-build": ".ci/run",
 }
 
 
@@ -67,7 +79,8 @@ def test_python(why: str | None, source: str | None, text: str, tmp_path: Path) 
 def commands(text: str) -> list[str]:
     lines = text.replace("\\\n", " ").splitlines()
     whole = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
-    return [part.strip() for line in whole if line and not line.startswith("#") for part in line.split("&&")]
+    return [part.strip() for line in whole if line and not line.startswith("#") and not re.match(r"\w+='", line)
+            for part in line.split("&&")]
 
 
 @pytest.mark.parametrize(("why", "source", "text"), blocks("sh", "bash"))
