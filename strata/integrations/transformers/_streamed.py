@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -86,7 +87,8 @@ class _Forward:
         self.hooked = hooked        # whether the end of the forward will be seen
         self.position = 0           # in `order`: the next layer expected
         self.listed = 0             # entries
-        self.passed = 0             # entries consumed, or left out
+        self.passed = 0             # entries of the layers so far, dropped ones included
+        self.taken = 0              # entries acquired: dropped ones after them are passed when more are wanted
         self.seen: list[ExpertsLayer] = []
 
     def place(self, layer: ExpertsLayer) -> int | None:
@@ -222,28 +224,30 @@ class StreamedModel:
         return result
 
     def _spans(self, forward: _Forward, begin: int, end: int) -> Iterator[Span]:
-        """Take the entries from `begin`, which is next, to `end` in runs of neighbouring slots.
+        """Take the entries from `begin` to `end` in runs of neighbouring slots.
 
-        Each is released when the next is asked for. No run crosses `end` where a list ends there.
+        Each is released when the next is asked for. No run crosses the end of a layer's list; entries that were dropped
+        are holes in it.
         """
-        at = begin
-        while at < end:
+        if forward.taken < begin < end:
+            forward.request.skip(begin - forward.taken)     # what was dropped
+            forward.taken = begin
+        while forward.taken < end:
             span = forward.request.acquire_span(self.limit)
             span.tensors()      # on a CPU it waits for the bytes, on a GPU it refuses another stream
-            at = span.end
+            forward.taken = span.end
             yield span
             span.release()      # not after an exception: the abort knows what is held
 
     def _from_ahead(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows) -> None:
         begin = forward.passed
         forward.passed += layer.experts
-        last = max((expert + 1 for expert, count in enumerate(rows.counts) if count), default=0)
-        at = begin
-        for span in self._spans(forward, begin, begin + last):
+        counts = np.array(rows.counts)
+        # Before anything is waited for: what has not been taken yet is not copied any more.
+        forward.request.drop(begin + np.flatnonzero(counts == 0))
+        routed = np.flatnonzero(counts)
+        for span in self._spans(forward, begin, begin + int(routed[-1]) + 1 if len(routed) else begin):
             rows.multiply(range(span.begin - begin, span.end - begin), layer.views(span))
-            at = span.end
-        if at < forward.passed:
-            forward.request.skip(forward.passed - at)
 
     def _from_ring(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, experts: list[int]) -> None:
         begin = self._list(forward, layer, experts)
@@ -330,7 +334,7 @@ class StreamedModel:
         """Leave out the layers before `place`, which this forward does not call."""
         left_out = sum(each.experts for each in forward.order[forward.position:place])
         if forward.ahead and left_out:
-            forward.request.skip(left_out)
+            forward.request.drop(range(forward.passed, forward.passed + left_out))
             forward.passed += left_out
         forward.position = place + 1
 
