@@ -439,6 +439,7 @@ cdef class StreamerCore:
         if step == STEP_HUNG:
             _hip.abandon(self.owners)
             _hip.abandon(memory)
+            _hip.abandon(self.tensors)
             raise StrataError(f"closing a broken streamer: {self.cause(p)}; left as they are on purpose: {left}")
         self.owners = []
         if problem is None and stranded != _hip.HIP_SUCCESS:
@@ -475,3 +476,4 @@ cdef class StreamerCore:
             if step == STEP_HUNG:
                 _hip.abandon(self.owners)
                 _hip.abandon(memory)
+                _hip.abandon(self.tensors)

@@ -58,8 +58,9 @@ class TorchStreamer(ExpertStreamer):
     -----
     `slot.tensors()` and `span.tensors()` give views by the layout's names. On a GPU the kernels that read them go on
     the stream that was current at `begin`; under another stream the views are refused. On the CPU they wait for the
-    bytes by themselves. torch's caching allocator hands the slots' memory out again only after both streams are
-    done with it.
+    bytes by themselves. torch's caching allocator hands the slots' memory out again only after the compute stream, and
+    a copy stream that was lent, are done with it: raw handles that are lent must live as long as that memory. strata's
+    own copy stream is done when `close` returns; where it cannot be waited for, the memory is never freed.
     """
 
     def __init__(
@@ -104,7 +105,10 @@ class TorchStreamer(ExpertStreamer):
             self._drop_stream()
             raise
         self._core.tensors = self._tensors
-        self._use_on(self.copy_stream)
+        # torch's allocator records an event on each of these streams when the memory is dropped, and ends the process
+        # where one is gone by then. strata's own copy stream ends in close(), which has waited for its copies.
+        if copy_stream is not None:
+            self._use_on(self.copy_stream)
         self._use_on(self.compute_stream)
 
     def begin(self, copies: ExpertCopies | None = None, *, compute_stream: Any = None, **options: Any) -> Request:

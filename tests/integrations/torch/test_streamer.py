@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import strata
-from strata import SlotLayout
+from strata import SlotLayout, _hip
 
 torch = pytest.importorskip("torch")
 
@@ -205,3 +205,20 @@ def test_dlpack_and_array_interfaces(weights) -> None:
         with pytest.raises(strata.StrataError, match="released before"):
             slot.__dlpack__()
         request.abort()
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_only_lent_streams_are_recorded_for_the_allocator(weights, monkeypatch, lent) -> None:
+    """The allocator records an event on each of them when the memory is dropped: strata's own one is gone by then."""
+    recorded = []
+    monkeypatch.setattr(TorchStreamer, "_use_on", lambda self, stream: recorded.append(stream))
+    copy = _hip.create_stream() if lent else None
+    try:
+        with TorchStreamer(LAYOUT, gpu_ring=8, copy_stream=copy) as streamer:
+            with streamer.begin(copies_of(weights)) as request:
+                request.skip(EXPERTS)
+            assert (streamer.copy_stream in recorded) is lent
+            assert streamer.compute_stream in recorded
+    finally:
+        if lent:
+            _hip.destroy_stream(copy)

@@ -1,0 +1,148 @@
+"""The example engine against the copies of its own list alone: ``python -m benchmarks.gpu.engine --out DIR``.
+
+One process loads the experts once; then, for several settings and lengths of prompt, both walks are prefilled, and the
+list of the walk *all* is streamed with no kernel beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gpu import machine
+from strata.tools.files import write_json, write_whole
+
+__all__ = ["main"]
+
+
+def _copies_alone(engine: Any, span: int) -> tuple[float, int]:
+    """Seconds and bytes of the walk *all* without kernels."""
+    from examples.prefill_engine.walks import AllExperts
+
+    engine.backend.synchronize()
+    began = time.perf_counter()
+    walk = AllExperts(engine._streamer, engine.cache, engine._sources)
+    with walk.request as request:
+        for layer in range(engine.model.layers):
+            left = len(walk.entries(layer, None))
+            while left:
+                with request.acquire_span(min(span, left)) as held:
+                    left -= len(held)
+    engine.backend.synchronize()
+    taken = time.perf_counter() - began
+    counted = request.counters
+    return taken, int(counted.direct_bytes + counted.staged_bytes)
+
+
+def _measure(checkpoint: Any, sources: Any, run: Any, settings: Any, lengths: Sequence[int],
+             repeat: int) -> dict[str, Any]:
+    from examples.prefill_engine.arm import sample
+    from examples.prefill_engine.engine import Engine, prompt
+
+    row: dict[str, Any] = {"settings": str(settings), "gpu_ring": run.gpu_ring, "host_ring": run.host_ring,
+                           "workers": run.workers, "prompts": []}
+    for length in lengths:
+        sized = replace(run, tokens=length, chunk=length)
+        with Engine(checkpoint, sized, settings, sources=sources) as engine:
+            ids = prompt(checkpoint.model, length)
+            if "copies_alone_s" not in row:
+                alone = [_copies_alone(engine, engine.span) for _ in range(repeat + 1)]
+                row["copies_alone_s"], row["bytes"] = median(taken for taken, _ in alone[1:]), alone[0][1]
+                rate = row["bytes"] / row["copies_alone_s"] / 1e9
+                print(f"{settings} ring {run.gpu_ring} host ring {run.host_ring}: copies alone "
+                      f"{row['copies_alone_s']:.3f} s, {rate:.1f} GB/s", flush=True)
+            for walk in ("all", "routed"):
+                prints, samples = set(), []
+                for number in range(repeat + 1):
+                    gc.collect()
+                    outcome = engine.prefill(ids, walk)
+                    prints.add(outcome.fingerprint())
+                    if number:
+                        samples.append(sample(outcome))
+                wall = median(each["run_wall_ms"] for each in samples) / 1e3
+                done = median(each["done_prefill_ms"] for each in samples) / 1e3
+                got = {"tokens": length, "walk": walk, "run_wall_s": wall, "prefill_s": done, "results": len(prints),
+                       "fingerprint": sorted(prints)[0], "stall": samples[-1]["stall"],
+                       "entries": samples[-1]["counters"].get("entries")}
+                row["prompts"].append(got)
+                print(f"  {length:5d} tokens, {walk:6s}: {wall:.3f} s ({length / wall:,.0f} tokens/s), copies alone / "
+                      f"this {row['copies_alone_s'] / wall:.3f}, {len(prints)} result(s)", flush=True)
+    return row
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; 0 where identical requests gave one result and no arm failed, else 1."""
+    import strata
+    from examples.prefill_engine.checkpoint import open_checkpoint
+    from examples.prefill_engine.config import config_from
+    from examples.prefill_engine.host_experts import HostExperts
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.engine", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for engine.json and engine.md")
+    parser.add_argument("--shape", default="reference")
+    parser.add_argument("--checkpoint", type=Path, help="as of examples.prefill_engine")
+    parser.add_argument("--tokens", type=int, nargs="+", help="further lengths of prompts, with the first arm")
+    parser.add_argument("--repeat", type=int, default=2, help="counted passes (default: 2)")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further arm begins")
+    parser.add_argument("--commit", help="commit to name in the result (default: the checkout's)")
+    args = parser.parse_args(argv)
+    began = time.perf_counter()
+    args.out.mkdir(parents=True, exist_ok=True)
+    strata.runtime.ensure()
+    model, run = config_from(args.shape)
+    checkpoint = open_checkpoint(model, args.checkpoint, say=lambda text: None)
+    opened = time.perf_counter()
+    sources = HostExperts(checkpoint, run.pinned_share)
+    print(f"checkpoint {opened - began:.0f} s, experts loaded {time.perf_counter() - opened:.0f} s", flush=True)
+    resident, batch = run.cache_slots - run.gpu_ring, strata.BatchSettings
+    wide = 1575 if args.shape == "reference" else run.gpu_ring
+    arms = [
+        (batch(8, 16, 16), replace(run, host_ring=64), [run.tokens, *(args.tokens or [])]),
+        (batch(8, 16, 16), run, [run.tokens]),
+        (batch(8, 16, 16), replace(run, host_ring=64, gpu_ring=wide, cache_slots=resident + wide), [run.tokens]),
+        (batch(1, 1, 1), replace(run, host_ring=64), [run.tokens]),
+    ]
+    rows: list[dict[str, Any]] = []
+    failed = []
+    for settings, sized, lengths in arms:
+        if time.perf_counter() - began > args.budget:
+            failed.append(f"{settings} was not begun: the budget of {args.budget:g} s was spent")
+            continue
+        try:
+            rows.append(_measure(checkpoint, sources, sized, settings, lengths, args.repeat))
+        except Exception as problem:
+            traceback.print_exc()
+            failed.append(f"{settings}: {type(problem).__name__}: {problem}")
+        head = {"command": "python -m benchmarks.gpu.engine " + " ".join(argv or sys.argv[1:]), "shape": args.shape,
+                "commit": machine.commit(args.commit), "machine": machine.describe(), "rows": rows, "failed": failed}
+        write_json(args.out / "engine.json", head)
+        write_whole(args.out / "engine.md", _markdown(head))
+    return int(bool(failed) or any(got["results"] != 1 for row in rows for got in row["prompts"]))
+
+
+def _markdown(head: dict[str, Any]) -> str:
+    lines = ["# The example engine against the copies of its list alone", "",
+             f"`{head['command']}`, commit {head['commit']}. {head['machine']['device']}, torch "
+             f"{head['machine']['versions']['torch']}. Shape `{head['shape']}`. Medians.", "",
+             "| settings | GPU ring | host ring | copies alone, s (GB/s) | tokens | walk | run wall, s | tokens/s | "
+             "copies alone / run wall |", "|---|---|---|---|---|---|---|---|---|"]
+    for row in head["rows"]:
+        alone = row["copies_alone_s"]
+        lines += [f"| {row['settings']} | {row['gpu_ring']} | {row['host_ring']} | {alone:.3f} "
+                  f"({row['bytes'] / alone / 1e9:.1f}) | {got['tokens']} | {got['walk']} | {got['run_wall_s']:.3f} | "
+                  f"{got['tokens'] / got['run_wall_s']:,.0f} | {alone / got['run_wall_s']:.3f} |"
+                  for got in row["prompts"]]
+    lines += ["", *head["failed"]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
