@@ -284,17 +284,16 @@ cdef class Request(Running):
         cdef Pipeline* p = self.pipeline()
         cdef StreamerCore core = self.core
         cdef PyThreadState* state
-        cdef int step = STEP_BUSY
+        cdef int step
         while True:
             state = let_python_run(core)
             step = pipeline_pass_dropped(p)
             python_has_run(core, state)
+            if step == STEP_OK:
+                return 0
             if step != STEP_BUSY:
-                break
+                self._raise(step)
             self._block(None)
-        if step != STEP_OK:
-            self._raise(step)
-        return 0
 
     def drop(self, entries):
         """Mark coming entries as unwanted, so that nothing of them is gathered or copied.
