@@ -74,9 +74,8 @@ def main(paths: list[str]) -> int:
         files = contents(path)
         wrong = (wheel if path.endswith(".whl") else sdist)(set(files), tree)
         kinds: Counter[str] = Counter(PurePosixPath(name).suffix or "other" for name in files)
-        print(f"{Path(path).name}: {Path(path).stat().st_size:,} bytes, {sum(files.values()):,} unpacked, "
-              f"{len(files)} files: "
-              + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
+        print(f"{Path(path).name}: {Path(path).stat().st_size:,} bytes, {sum(files.values()):,} unpacked, {len(files)} "
+              "files: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
         for line in wrong:
             print(f"  {line}")
         failed |= bool(wrong)

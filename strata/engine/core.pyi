@@ -17,6 +17,8 @@ class StreamerCore:
     gpu_ring: int
     host_ring: int
     tensors: Any
+    @property
+    def runtime(self) -> Any: ...
     def __init__(
         self,
         slot_bytes: int,
