@@ -183,6 +183,12 @@ def test_streams(run_client):
         expect(hip.hipStreamDestroy(stream), "cuStreamDestroy_v2", stream.value)
         expect_none(hip.hipStreamWaitEvent(stream, None, 0), 400)
         expect_none(hip.hipStreamDestroy(None), 400)
+        for implicit in (1, 2):  # hipStreamLegacy, hipStreamPerThread: the driver's own numbers for them
+            expect_none(hip.hipStreamDestroy(implicit), 400)
+            number = c_int(7)
+            ok(hip.hipStreamGetDevice(implicit, byref(number)))
+            equal(number.value, 0)
+            clear()
         expect_none(hip.hipStreamCreateWithFlags(None, 0), 1)
     """)
 

@@ -1,9 +1,15 @@
 // HIP's streams: the driver's own handles.
+#include <cstdint>
+
 #include "context.hpp"
 
 using namespace strata_cuda;
 
 namespace {
+
+// 0 and 1 (hipStreamLegacy) are the null stream, 2 (hipStreamPerThread) the calling thread's own: the driver gives
+// these numbers the same meaning, so they are handed on as they are. Each is the current device's; none ends.
+bool is_implicit(hipStream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
 CUstream queue_of(hipStream_t stream) { return reinterpret_cast<CUstream>(stream); }
 
@@ -17,7 +23,7 @@ hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned int flags) {
 
 hipError_t hipStreamDestroy(hipStream_t stream) {
   STRATA_ENTER(enter_context);
-  if (stream == nullptr) return failed(hipErrorInvalidHandle);
+  if (is_implicit(stream)) return failed(hipErrorInvalidHandle);
   return settle(driver.cuStreamDestroy(queue_of(stream)));
 }
 
@@ -40,7 +46,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
 hipError_t hipStreamGetDevice(hipStream_t stream, int* device) {
   STRATA_ENTER(enter_context);
   if (device == nullptr) return failed(hipErrorInvalidValue);
-  if (stream == nullptr) return current_device(device);
+  if (is_implicit(stream)) return current_device(device);
   CUcontext context = nullptr;
   CUresult status = driver.cuStreamGetCtx(queue_of(stream), &context);
   if (status != kCudaSuccess) return settle(status);
