@@ -247,10 +247,17 @@ _DEAD_THREAD = """
     core.DRIVER_TIMEOUT_S = 0.5    # of a tear-down; else 30
     strata.runtime.use("software")
     libc = ctypes.CDLL(None)
-    # A signal whose number is that of the system call exit, and whose handler is syscall(): the thread that gets
-    # it is gone at once, without a word to anybody.
+    # strata's threads block every signal but glibc's own two. So the handler of one of those ends the thread that gets
+    # it, by the system call exit: it is gone at once, without a word to anybody.
+    class Action(ctypes.Structure):
+        _fields_ = [("handler", ctypes.c_void_p), ("flags", ctypes.c_ulong), ("restorer", ctypes.c_void_p),
+                    ("mask", ctypes.c_uint64)]
+    gone = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: libc.syscall(60, 0))
     libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
-    libc.signal(60, ctypes.cast(libc.syscall, ctypes.c_void_p))
+    libc.signal(60, ctypes.cast(gone, ctypes.c_void_p))
+    action = Action()
+    assert libc.syscall(13, 60, None, ctypes.byref(action), 8) == 0     # rt_sigaction, as glibc has set it
+    assert libc.syscall(13, 33, ctypes.byref(action), None, 8) == 0
     rows = np.ones((8, 4096), np.uint8)
     streamer = strata.ExpertStreamer(4096, gpu_ring=8, host_ring=2, workers=1, stall_timeout=0.5)
     control.call_log(True)
@@ -260,7 +267,7 @@ _DEAD_THREAD = """
         time.sleep(0.001)
     (victim,) = {call.thread_number for call in control.logged_calls() if call.function == sys.argv[1]}
     assert victim != os.getpid()
-    libc.syscall(234, os.getpid(), victim, 60)  # tgkill
+    libc.syscall(234, os.getpid(), victim, 33)  # tgkill
     while os.path.exists(f"/proc/self/task/{victim}"):
         time.sleep(0.001)
     try:

@@ -85,9 +85,9 @@ def test_the_hosts_memory_is_asked_for(installed: Path) -> None:
     """24 GiB, as the mock's kernel32 says."""
     assert run(installed, """
         from strata import _host_memory
-        print(_host_memory.total())
-        print(_host_memory.available())
-    """, prologue="") == [str(24 << 30), str(8 << 30)]
+        say(_host_memory.total())
+        say(_host_memory.available())
+    """) == [str(24 << 30), str(8 << 30)]
 
 
 def test_the_replay_runs(installed: Path, tmp_path: Path) -> None:
