@@ -258,6 +258,8 @@ cdef class Request(Running):
     cdef int _release_iterated(self) except -1:
         """A loop's turn is over: give back what it holds, if anything."""
         cdef Pipeline* p
+        cdef StreamerCore core
+        cdef PyThreadState* state
         cdef int64_t begin = self.looped_begin
         cdef int64_t end = self.looped_end
         cdef int step
@@ -271,7 +273,10 @@ cdef class Request(Running):
                 held.release()
             return 0
         p = self.pipeline()                     # the object is gone, the entries are held all the same
+        core = self.core
+        state = let_python_run(core)
         step = pipeline_release_span(p, begin, end) if self.looped_span else pipeline_release(p, begin)
+        python_has_run(core, state)
         if step == STEP_ORDER:
             raise StrataError(f"entry {begin} cannot be released before entry {p.released}: "
                               "what was acquired is released in order")

@@ -20,6 +20,7 @@ __all__ = ["Call", "Command", "Play", "play"]
 
 ENGINE, ISSUER, WORKER = "engine", "issuer", "worker"
 COPY = "copy"
+HOME = "compute 0"  # the streamer's own compute stream; others are lent to one request each
 
 RECORD, WAIT = "hipEventRecord", "hipStreamWaitEvent"
 SYNC_EVENT, SYNC_STREAM = "hipEventSynchronize", "hipStreamSynchronize"
@@ -426,7 +427,8 @@ class _Stage:
             self.last_use.clear()
         for other in fenced:
             assert other is not None
-            self.call("begin record", RECORD, ENGINE, 0, event="begin fence", stream=other)
+            if other != self.last_stream or other in (HOME, stream):  # else it was recorded when that request ended
+                self.call("begin record", RECORD, ENGINE, 0, event="begin fence", stream=other)
             self.call("begin wait", WAIT, ENGINE, 0, event="begin fence", stream=COPY)
             self.counts["begin_waits"] += 1
         self.last_stream = stream
@@ -551,6 +553,8 @@ class _Stage:
         for number, skipped in self.pending:
             if not skipped:
                 self.record_used(number, stream, False)
+        if stream != HOME:  # lent to this request alone: it is not touched after the request's end
+            self.call("end record", RECORD, ENGINE, 0, event="begin fence", stream=stream)
 
     def close(self) -> None:
         self.tell("close")

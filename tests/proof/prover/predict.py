@@ -121,7 +121,7 @@ def _reason(
     asking = [c for c in asking if c.purpose not in ("closing wait", "last host wait")]
     if not asking:
         return {"dma_done record": "no job asks", "copied record": "group was skipped"}.get(purpose, "nobody asks")
-    if purpose == "begin record":
+    if purpose in ("begin record", "end record"):
         return "fence behind reuse waits"
     return _if(all(not lost[c.number] for c in asking),
                "pageable" if purpose == "dma_done record" else "wait is redundant", call)

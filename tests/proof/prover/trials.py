@@ -21,7 +21,7 @@ __all__ = ["Trial", "clean_run", "trials"]
 _SCHEDULES = {
     "copied record": "compute-first", "copied wait": "compute-first",
     "reuse wait": "copies-first", "used record": "copies-first",
-    "begin record": "copies-first", "begin wait": "copies-first",
+    "begin record": "copies-first", "begin wait": "copies-first", "end record": "copies-first",
 }
 
 # Strata's threads may be quick or slow: a call that the core may leave out, or a worker's that another worker made,
