@@ -58,7 +58,7 @@ def test_an_engine_that_knows_need_not_wait(hold) -> None:
 
 def test_a_wait_for_an_array_ends_as_others_do(hold) -> None:
     each = material("d" * 3, NBYTES)
-    with strata.ExpertStreamer(NBYTES, gpu_ring=RING, stall_timeout=0.05) as streamer:
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING, stall_timeout=1.0) as streamer:
         with hold(streamer.copy_stream) as latch:
             request = streamer.begin(each.copies)
             slot = request.acquire()
