@@ -1,8 +1,7 @@
 # cython: nonecheck=True
 """The engine's side for Python: a request.
 
-`acquire` and `release` keep the GIL on their fast path, since giving it up beside a busy Python thread costs
-up to a switch interval each time. They give it up only to block, in slices, so that Ctrl-C gets through.
+`acquire` and `release` keep the GIL on their fast path: giving it up beside a busy Python thread takes milliseconds.
 """
 from libc.stdint cimport int64_t
 from libcpp.atomic cimport memory_order_acquire
@@ -571,9 +570,9 @@ cdef class Request(Running):
 
     def cancel(self):
         """From any thread: the engine's next call on this request aborts it and raises `RequestAborted`."""
-        if self.ended is None and self.core.p != NULL and self.core.p.generation == self.generation:
-            if not _hip.forked():
-                pipeline_cancel(self.core.p)
+        cdef Pipeline* p = self.core.p if self.ended is None and not _hip.forked() else NULL
+        if p != NULL and p.generation == self.generation:
+            pipeline_cancel(p)
 
     def _abort(self, why, tell=True):
         cdef Pipeline* p = self.core.p
