@@ -45,7 +45,7 @@ class HostStager:
     host_ring : int, optional
         Number of buffers. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first staged entry.
     workers : int, optional
-        Threads that fill them, 1 to 64. Default: a quarter of the processors, 1 to 8.
+        Threads that fill them, 1 to 64. Default: half of the processors, 1 to 8.
     stage_batch : int, optional
         Jobs that share one ``dma_done`` record; clamped to 1 … `host_ring`. Default: ``STRATA_HIP_STAGE_BATCH``, which
         is honoured with HIP on Windows alone (see `BatchSettings.from_env`), else 1.

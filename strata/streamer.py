@@ -50,7 +50,7 @@ class ExpertStreamer:
         Host buffers for staged entries. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first
         staged entry.
     workers : int, optional
-        Threads that fill host buffers, 1 to 64. Default: a quarter of the processors, 1 to 8.
+        Threads that fill host buffers, 1 to 64. Default: half of the processors, 1 to 8.
     settings : BatchSettings, optional
         How many entries share a dependency. Default: the environment's (see `BatchSettings.from_env`),
         else one each. Clamped to the rings.
@@ -539,7 +539,7 @@ def _on_device(device: int, ask: Any) -> Any:
 
 
 def _default_workers() -> int:
-    return max(1, min(8, (os.cpu_count() or 1) // 4))
+    return max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
 @atexit.register
