@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from strata import _hip, runtime
+from strata import _hip, pinned, runtime
 from strata.copies import ExpertCopies
 from strata.errors import HipError
 from strata.pinned import pinned_empty, register
@@ -64,6 +64,7 @@ class FakeRuntime:
 def fake(monkeypatch):
     fake = FakeRuntime()
     monkeypatch.setattr(runtime, "ensure", fake.ensure)
+    monkeypatch.setattr(pinned, "_registrations", pinned._Registrations())  # what the true runtime has is not this one's
     for name in ("pinned_alloc", "pinned_free", "host_register", "host_unregister", "range_is_pinned"):
         monkeypatch.setattr(_hip, name, getattr(fake, name))
     yield fake
