@@ -68,9 +68,9 @@ class Bench:
     request: strata.Request | None = None
     model: contract.Request | None = None
     listed: list[Entry] = field(default_factory=list)
-    held: list[strata.Slot] = field(default_factory=list)
-    #: The slot that a loop over the request holds: its next turn, or finish(), releases it.
-    iterated: strata.Slot | None = None
+    held: list[strata.Slot | strata.Span] = field(default_factory=list)
+    #: The slot or span that a loop over the request holds: its next turn, or finish(), releases it.
+    iterated: strata.Slot | strata.Span | None = None
     #: So many entries are known to be published.
     lowest: int = 0
     fault: Fault | None = None

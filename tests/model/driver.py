@@ -18,7 +18,7 @@ from strata.runtime.software.checking import checked
 from tests.faults.threads import alive, asleep, threads_named, wait_until
 from tests.model import contract
 from tests.model.bench import Bench, Fault
-from tests.model.material import ROWS, Entry, Sources
+from tests.model.material import NBYTES, ROWS, Entry, Sources
 
 #: Seconds are not counted without timing.
 NAMES = [name for name in strata.Counters().as_dict() if not name.endswith("_s")]
@@ -206,6 +206,7 @@ class Driver(RuleBasedStateMachine):
             with pytest.raises(IndexError, match="past the end of the list"):
                 self.call(bench, action)
             return False
+        self.may_flush(bench, action, model.acquired)
         if not model.can_take():
             with pytest.raises(strata.StrataError, match=f"entry {model.acquired} cannot be published while"):
                 self.call(bench, action)
@@ -215,14 +216,18 @@ class Driver(RuleBasedStateMachine):
         return True
 
     def take(self, bench: Bench) -> bool:
-        """Acquire the next entry and have the engine's kernels read it."""
+        """Acquire the next entry and have the engine's kernels read it; one that was dropped is refused, and passed."""
         model, request = bench.running
         if bench.cancelled:
             self.ends_cancelled(bench, request.acquire)
             raise Struck
+        if model.acquired in model.unwanted:
+            with pytest.raises(strata.StrataError, match=f"entry {model.acquired} was dropped"):
+                self.call(bench, request.acquire)
+            return self.skip_one(bench)
         if not self.may_take(bench, request.acquire):
             return False
-        if self.engine_strikes(bench, "hipStreamWaitEvent", 1):
+        if model.needs_wait(model.acquired) and self.engine_strikes(bench, "hipStreamWaitEvent", 1):
             self.engine_fails(bench, request.acquire, model.acquired)
         slot = self.call(bench, request.acquire)
         assert isinstance(slot, strata.Slot)
@@ -238,13 +243,61 @@ class Driver(RuleBasedStateMachine):
         assert model.group_end(entry) <= request.issued <= model.limit
         bench.lowest = max(bench.lowest, model.group_end(entry))
         bench.held.append(slot)
+        self.read(bench, slot)
+
+    def may_flush(self, bench: Bench, action: Callable[[], object], last: int) -> None:
+        """The next call records what is pending, before it waits for an entry or refuses it."""
+        model, _ = bench.running
+        if model.must_flush(last):
+            if self.engine_strikes(bench, "hipEventRecord", 1):
+                self.engine_fails(bench, action, model.released - 1)
+            model.flush()
+
+    def take_span(self, bench: Bench, limit: int) -> bool:
+        """Acquire a span and have the engine's kernels read what is wanted of it."""
+        model, request = bench.running
+        limit = min(limit, model.ring)
+
+        def acquire() -> strata.Span:
+            return request.acquire_span(limit)
+
+        if bench.cancelled:
+            self.ends_cancelled(bench, acquire)
+            raise Struck
+        if model.acquired < len(model.items):
+            longest = model.longest_span(limit, bench.streamer.slots, NBYTES)
+            self.may_flush(bench, acquire, longest - 1)
+        if not self.may_take(bench, acquire):
+            return False
+        end = model.within_window(longest)
+        if any(model.jobs[entry] >= bench.host_ring for entry in range(model.group_end(end - 1))):
+            self.let_go()
+        if model.is_read(model.acquired, end) and model.needs_wait(end - 1):
+            if self.engine_strikes(bench, "hipStreamWaitEvent", 1):
+                self.engine_fails(bench, acquire, end - 1)
+        begin = model.acquired
+        span = self.call(bench, acquire)
+        assert isinstance(span, strata.Span)
+        model.acquire_span(end)
+        assert (span.begin, span.end, span.slot) == (begin, end, begin % model.ring)
+        assert span.wanted.tolist() == [entry not in model.unwanted for entry in range(begin, end)]
+        assert model.group_end(end - 1) <= request.issued <= model.limit
+        bench.lowest = max(bench.lowest, model.group_end(end - 1))
+        bench.held.append(span)
+        for slot in span:
+            assert slot.nbytes == span.nbytes[slot.entry - begin] == bench.listed[slot.entry].extent
+            self.read(bench, slot)
+        return True
+
+    def read(self, bench: Bench, slot: strata.Slot) -> None:
+        """As the engine's kernels do."""
         if len(self.reads) == ROWS:
             self.let_go()
             self.compare()
         if slot.nbytes:
             control.thread_role("kernel")
             _hip.memcpy_d2h_async(self.sources.row(len(self.reads)), slot.address, slot.nbytes, bench.compute)
-            self.reads.append((bench.listed[entry], bench.compute))
+            self.reads.append((bench.listed[slot.entry], bench.compute))
 
     def release_oldest(self, bench: Bench) -> None:
         """Give back the slot that was held the longest, and what was skipped behind it."""
@@ -253,9 +306,10 @@ class Driver(RuleBasedStateMachine):
         if bench.cancelled:
             self.ends_cancelled(bench, slot.release)
             raise Struck
-        failing = self.engine_strikes(bench, "hipEventRecord", model.releases())
+        records = model.records_of_release()
+        failing = self.engine_strikes(bench, "hipEventRecord", len(records))
         if failing:
-            self.engine_fails(bench, slot.release, model.consumed + failing - 1, released=failing - 1)
+            self.engine_fails(bench, slot.release, records[failing - 1], records=failing - 1)
         self.call(bench, slot.release)
         bench.held.pop(0)
         model.release()
@@ -269,8 +323,8 @@ class Driver(RuleBasedStateMachine):
             raise Struck
         if not self.may_take(bench, request.skip):
             return False
-        if model.acquired == model.consumed and self.engine_strikes(bench, "hipEventRecord", 1):
-            self.engine_fails(bench, request.skip, model.acquired)
+        if not model.taken and model.records_of_skip() and self.engine_strikes(bench, "hipEventRecord", 1):
+            self.engine_fails(bench, request.skip, model.acquired, passed=1)
         self.call(bench, request.skip)
         model.skip()
         self.hear(bench)
@@ -319,7 +373,7 @@ class Driver(RuleBasedStateMachine):
         if fault.who == "issuer":
             return self.failing_step(bench) is not None
         counted, _, _ = model.states(model.limit)[-1]
-        return model.host_waits(counted)[1] >= fault.at
+        return len(model.host_waits(counted)[1]) >= fault.at
 
     def engine_strikes(self, bench: Bench, call: str, calls: int) -> int:
         """Which of the engine's next calls of a kind fails, from 1; 0: none. Counts the others down."""
@@ -331,8 +385,10 @@ class Driver(RuleBasedStateMachine):
         fault.at -= calls
         return 0
 
-    def engine_fails(self, bench: Bench, action: Callable[[], object], entry: int, *, released: int = 0) -> None:
-        """A call of the engine's own fails, after it has released some entries; that ends the request."""
+    def engine_fails(
+        self, bench: Bench, action: Callable[[], object], entry: int, *, records: int | None = None, passed: int = 0
+    ) -> None:
+        """A call of the engine's own fails, after a release has made some records; that ends the request."""
         fault = bench.fault
         model, _ = bench.running
         assert fault is not None
@@ -342,8 +398,9 @@ class Driver(RuleBasedStateMachine):
         assert fault.injection.fired
         assert (caught.value.call, caught.value.status) == (fault.call, fault.status)
         assert (caught.value.entry, caught.value.slot) == (entry, entry % model.ring)
-        for _ in range(released):
-            model.consume()
+        if records is not None:
+            model.release(records)
+        model.acquired += passed
         model.abort()
         self.over(bench)
         event(f"struck: engine's {fault.call}")
@@ -395,8 +452,11 @@ class Driver(RuleBasedStateMachine):
         counted, issued, _ = model.states(model.limit)[-1]
         assert issued == model.limit
         expected = counted + model.engine
-        waits = expected["host_reuse_waits"] = model.host_waits(counted)[1]
+        groups = model.host_waits(counted)[1]
+        waits = expected["host_reuse_waits"] = model.own_host_waits(groups)
+        shared = expected["host_reuse_waits_shared"] = len(groups) - waits
         wait_until(lambda: request.counters.host_reuse_waits >= waits, f"the workers have waited {waits} times")
+        wait_until(lambda: request.counters.host_reuse_waits_shared >= shared, f"and shared {shared} waits")
         found = request.counters.as_dict()
         assert {name: found[name] for name in NAMES} == {name: expected[name] for name in NAMES}
         return expected
@@ -423,7 +483,8 @@ class Driver(RuleBasedStateMachine):
         if request is not None:  # else it was dropped
             values = request.counters.as_dict()
             assert found == {name: values[name] for name in NAMES}
-            assert (len(request), request.consumed) == (len(model.items), model.consumed)
+            assert (len(request), request.released, request.consumed) == (
+                len(model.items), model.released, model.consumed)
             issued = request.issued
         states = model.states(model.limit)
         if complete:
@@ -439,6 +500,7 @@ class Driver(RuleBasedStateMachine):
             f"the issuer may have stopped at {len(possible)} points, and these counters fit none of them; nearest, "
             f"found and expected: {min(reasons, key=len)}"
         )
+        model.over(found["direct_reuse_waits"] + found["staged_reuse_waits"])
         bench.totals.update(found)
         if fault is not None:
             control.clear_injections()
@@ -459,10 +521,14 @@ class Driver(RuleBasedStateMachine):
         wrong: dict[str, tuple[int, object]] = {
             name: (found[name], expected[name])
             for name in NAMES
-            if name != "host_reuse_waits" and found[name] != expected[name]
+            if not name.startswith("host_reuse_waits") and found[name] != expected[name]
         }
-        if not (most if complete else least) <= found["host_reuse_waits"] <= most:
-            wrong["host_reuse_waits"] = found["host_reuse_waits"], (least, most)
+        if complete:
+            least = most
+        both = found["host_reuse_waits"] + found["host_reuse_waits_shared"]
+        own = model.own_host_waits(least), model.own_host_waits(most)
+        if not len(least) <= both <= len(most) or not own[0] <= found["host_reuse_waits"] <= own[1]:
+            wrong["host_reuse_waits"] = found["host_reuse_waits"], (len(least), len(most), own)
         if issued is not None and issued != issued_then:
             wrong["issued"] = issued, issued_then
         return wrong
