@@ -4,6 +4,7 @@
 `acquire` and `release` keep the GIL on their fast path: giving it up beside a busy Python thread takes milliseconds.
 """
 from libc.stdint cimport int64_t
+from libc.string cimport memchr
 from libcpp.atomic cimport memory_order_acquire
 
 import logging
@@ -456,10 +457,10 @@ cdef class Request(Running):
             owners, self.core.owners = self.core.owners, []
             owners = None                       # letting go may run Python
         most, whose = None, None
-        p = self.pipeline()
-        if p.host == NULL or not p.host.allocated:
-            most, whose = room()
         rows_of(copies, &rows)
+        p = self.pipeline()
+        if (p.host == NULL or not p.host.allocated) and memchr(rows.staged, 1, rows.n_entries) != NULL:
+            most, whose = room()                # what it reads costs more than ten steps of a growing request
         self.core._check_entries(copies, self.pipeline().length)
         # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.
         p = self.pipeline()

@@ -148,3 +148,17 @@ def test_extensions_behind_an_early_end() -> None:
             with streamer.begin(each.copies) as following:
                 read_rest(following, reader, streamer.compute_stream)
             assert reader.wrong(each) == 0
+
+
+def test_a_step_of_direct_entries_asks_the_system_for_nothing(monkeypatch) -> None:
+    """How much host memory there is matters once a host ring is made."""
+    from strata.engine import request as engine
+
+    asked = []
+    monkeypatch.setattr(engine, "room", lambda: asked.append(1) or (2**40, "plenty"))
+    direct, staged = material("dDz", NBYTES), material("ds", NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING) as streamer, streamer.begin(direct.copies) as request:
+        for each, times in ((direct, 0), (direct, 0), (staged, 1), (staged, 1), (direct, 1)):
+            request.extend(each.copies)
+            request.skip(len(request) - request.consumed)
+            assert len(asked) == times
