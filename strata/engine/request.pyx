@@ -334,7 +334,8 @@ cdef class Request(Running):
         p = self.pipeline()
         if len(each) == 0:
             return
-        least, most = (min(each[0], each[-1]), max(each[0], each[-1]))
+        first, last = each[0], each[len(each) - 1]   # not [-1]: without wraparound NumPy 2.5 refuses it
+        least, most = min(first, last), max(first, last)
         if least < 0 or most >= p.length:
             raise IndexError(f"entries has {least if least < 0 else most}; the list has {p.length} entries")
         if least < p.acquired:
