@@ -162,22 +162,35 @@ def gated_delta_rule(ops: Ops, query: Array, key: Array, value: Array, beta: Arr
     (tokens, heads, value_dim) float32
     """
     xp = ops.xp
+    tokens, heads, width = value.shape
+    blocks = -(-tokens // DELTA_BLOCK)
+
+    def cut(a: Array) -> Array:
+        """(blocks, heads, DELTA_BLOCK, n): zeros beyond the last token change nothing."""
+        if tokens < blocks * DELTA_BLOCK:
+            a = xp.concatenate([a, ops.zeros(blocks * DELTA_BLOCK - tokens, *a.shape[1:])], axis=0)
+        return xp.swapaxes(a.reshape(blocks, DELTA_BLOCK, *a.shape[1:]), 1, 2)
+
+    # All that does not need the carried matrix, for all blocks at once.
+    q, k, v, b = cut(query), cut(key), cut(value), cut(beta[..., None])
+    total = xp.cumsum(cut(decay[..., None])[..., 0], axis=2)
+    between = xp.tril(xp.exp(xp.tril(total[..., :, None] - total[..., None, :])))
+    since = xp.exp(total)[..., None]
+    k_t = xp.swapaxes(k, 2, 3)
+    solved = ops.solve_unit_lower(xp.tril(b * (k @ k_t) * between, -1),
+                                  xp.concatenate([b * v, b * since * k], axis=3))
+    of_values, of_keys = solved[..., :width], solved[..., width:]
+    until = xp.swapaxes(k * xp.exp(total[..., -1:] - total)[..., None], 2, 3)
+    kept = since[:, :, -1:]
     matrix = state.matrix
-    outputs = []
-    for begin in range(0, query.shape[0], DELTA_BLOCK):
-        q, k, v = (xp.swapaxes(a[begin:begin + DELTA_BLOCK], 0, 1) for a in (query, key, value))
-        b = beta[begin:begin + DELTA_BLOCK].T[..., None]
-        total = xp.cumsum(decay[begin:begin + DELTA_BLOCK], axis=0).T
-        between = xp.tril(xp.exp(xp.tril(total[:, :, None] - total[:, None, :])))
-        since = xp.exp(total)[..., None]
-        k_t = xp.swapaxes(k, 1, 2)
-        lower = xp.tril(b * (k @ k_t) * between, -1)
-        u = ops.solve_unit_lower(lower, b * (v - since * (k @ matrix)))
-        outputs.append(since * (q @ matrix) + ((q @ k_t) * between) @ u)
-        until = xp.exp(total[:, -1:] - total)[..., None]
-        matrix = since[:, -1:] * matrix + xp.swapaxes(k * until, 1, 2) @ u
+    before, corrections = [], []
+    for block in range(blocks):
+        before.append(matrix)
+        corrections.append(of_values[block] - of_keys[block] @ matrix)
+        matrix = kept[block] * matrix + until[block] @ corrections[-1]
     state.matrix = matrix
-    return xp.swapaxes(xp.concatenate(outputs, axis=1), 0, 1)
+    mixed = since * (q @ xp.stack(before)) + ((q @ k_t) * between) @ xp.stack(corrections)
+    return xp.swapaxes(mixed, 1, 2).reshape(blocks * DELTA_BLOCK, heads, width)[:tokens]
 
 
 def _unit(ops: Ops, x: Array) -> Array:
