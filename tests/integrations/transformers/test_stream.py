@@ -555,12 +555,14 @@ def test_a_second_thread_is_refused_while_the_first_is_in_a_forward(model: Any) 
     first.start()
     assert inside.wait(60)
     handle.remove()
-    with pytest.raises(RuntimeError, match="another thread"):
-        logits(model, ids)
-    with pytest.raises(RuntimeError, match="another thread"):
-        unstream(model)
-    go_on.set()
-    first.join(60)
+    try:
+        with pytest.raises(RuntimeError, match="another thread"):
+            logits(model, ids)
+        with pytest.raises(RuntimeError, match="another thread"):
+            unstream(model)
+    finally:
+        go_on.set()
+        first.join(60)
     assert torch.equal(results[0], want)
     assert torch.equal(logits(model, ids), want)
 
