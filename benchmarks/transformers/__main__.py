@@ -49,10 +49,7 @@ def main() -> int:
     finally:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
-    (arguments.out / "transformers.json").write_text(json.dumps(run, indent=1) + "\n")
-    table = markdown(run)
-    (arguments.out / "transformers.md").write_text(table)
-    print(table)
+    print(write(arguments.out, run))
     wrong = [name for name, row in run["arms"].items() if name.startswith("strata") and not row.get("equal")]
     if wrong:
         print(f"failed, or other bits than the resident model's: {', '.join(wrong)}", file=sys.stderr)
@@ -106,9 +103,18 @@ def measure(arguments: argparse.Namespace, path: Path) -> dict[str, Any]:
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
+        write(arguments.out, run)
     say("both walks")
     run["walks"] = walks(arguments, path, device, prompts, lengths)
     return run
+
+
+def write(folder: Path, run: dict[str, Any]) -> str:
+    """Write what there is, as JSON and as a table: a run that is ended early keeps the arms that it had. The table."""
+    table = markdown(run)
+    (folder / "transformers.json").write_text(json.dumps(run, indent=1) + "\n")
+    (folder / "transformers.md").write_text(table)
+    return table
 
 
 def one(arm: Arm, arguments: argparse.Namespace, path: Path, device: torch.device, loaded: Any,
