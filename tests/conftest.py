@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import strata
 from strata.runtime.software import control
+
+# benchmarks/ and examples/ lie in the checkout and are not installed. Last: the installed strata is the one to test.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 #: These folders make HIP objects of their own, or none, and count them themselves.
 OWN_ACCOUNTS = ("software_runtime", "cuda_runtime")

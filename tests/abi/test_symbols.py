@@ -11,8 +11,9 @@ import pytest
 import strata
 from strata.runtime import _libraries, cuda, software
 
-PACKAGE = Path(strata.__file__).resolve().parent
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: An installed package has no sources.
+CALLS = REPOSITORY / "strata" / "_hip.pyx"
 
 #: The one that older libraries may lack.
 OPTIONAL = {"hipMemcpyBatchAsync"}
@@ -21,7 +22,7 @@ OPTIONAL = {"hipMemcpyBatchAsync"}
 @pytest.fixture(scope="module")
 def called() -> set[str]:
     """What ``_hip.pyx`` calls."""
-    names = re.findall(r"cyhip\.(hip\w+)\(", (PACKAGE / "_hip.pyx").read_text())
+    names = re.findall(r"cyhip\.(hip\w+)\(", CALLS.read_text())
     assert len(set(names)) > 30
     return set(names)
 
@@ -35,7 +36,7 @@ def test_the_docs_list_every_symbol_and_no_other(called: set[str]) -> None:
 
 def test_every_symbol_is_resolved_when_the_runtime_is_chosen(called: set[str]) -> None:
     """A first call on another thread would look it up there, under the GIL, and lose the error."""
-    text = (PACKAGE / "_hip.pyx").read_text()
+    text = CALLS.read_text()
     begin = text.index("def _resolve_symbols")
     body = text[begin : text.index("\ndef ", begin + 1)]
     resolved = set(re.findall(r"cyhip\.(hip\w+)\(", body)) | {"hipGetDeviceCount"}  # the very first call
@@ -61,7 +62,7 @@ def test_both_runtimes_have_every_function_of_the_header(runtime, header: str) -
 
 def test_the_software_runtime_has_what_clients_of_hip_expect() -> None:
     library = ctypes.CDLL(str(software.library_path()))
-    text = (PACKAGE / "include" / "hip" / "hip_client.h").read_text()
+    text = Path(strata.get_include(), "hip", "hip_client.h").read_text()
     declared = set(re.findall(r"STRATA_HIP_API [^;]*?\b(hip\w+)\(", text))
     assert len(declared) >= 26
     assert {name for name in declared if not hasattr(library, name)} == set()

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from factory import result, strata
-
 from benchmarks.gpu import machine
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.measuring import Result
 from benchmarks.gpu.report import RaceReport
+from tests.benchmarks_gpu.factory import result, strata
 
 HEAD: dict[str, Any] = {
     "command": "race --out x", "commit": "abc", "quick": False,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from factory import SIZE, result, strata
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.measuring import Result
 from benchmarks.gpu.targets import Target, evaluate, gb_s
+from tests.benchmarks_gpu.factory import SIZE, result, strata
 
 
 def find(targets: list[Target], *words: str) -> Target:

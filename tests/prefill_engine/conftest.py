@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # examples lie in the checkout, and are not installed
+import strata
+from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint
+from examples.prefill_engine.config import config_from
+from examples.prefill_engine.engine import Engine
 
-import strata  # noqa: E402
-from examples.prefill_engine.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
-from examples.prefill_engine.config import config_from  # noqa: E402
-from examples.prefill_engine.engine import Engine  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 SCHEDULES = ("eager", "lazy", "random", "copies-first", "compute-first")
 
