@@ -143,7 +143,7 @@ def test_copies_that_pass_the_held_terminal_of_a_device(software: Any, monkeypat
     monkeypatch.setattr(held_terminal, "_BUSY_S", (1.0,))  # the one request with the fault must not be tried again
     monkeypatch.setattr(held_terminal, "_configurations",
                         lambda quick: iter([held_terminal._Configuration(8, 4, staged) for staged in (False, True)]))
-    software.inject("hipStreamWaitEvent", 5, action="ignore")
+    software.inject("hipStreamWaitEvent", 1, action="ignore", thread="strata-issuer")
     outcome = _run("held terminal")
     assert outcome.failures == 1
     assert any(text in outcome.texts[0] for text in ("went past the wait", "no longer holds entry"))
@@ -322,7 +322,7 @@ def test_ignored_reuse_wait(schedule: str, software: Any, monkeypatch: pytest.Mo
     """Behind the waits of the four entries acquired first, the reuse wait of the second turn's first group."""
     monkeypatch.setattr(held_terminal, "_configurations",
                         lambda quick: iter([held_terminal._Configuration(8, 4, False)]))
-    injection = software.inject("hipStreamWaitEvent", 5, action="ignore")
+    injection = software.inject("hipStreamWaitEvent", 1, action="ignore", thread="strata-issuer")
     outcome = _run("held terminal", schedule)
     assert injection.fired
     assert outcome.failures > 0
@@ -334,7 +334,7 @@ def test_copies_that_pass_the_held_terminal(schedule: str, software: Any, monkey
     """The same, as the fixture itself sees it: the stream went on and the old bytes are gone."""
     monkeypatch.setattr(held_terminal, "_configurations",
                         lambda quick: iter([held_terminal._Configuration(8, 4, False)]))
-    software.inject("hipStreamWaitEvent", 5, action="ignore")
+    software.inject("hipStreamWaitEvent", 1, action="ignore", thread="strata-issuer")
     outcome = _run("held terminal", schedule)
     assert "went past the wait" in " ".join(outcome.texts)
 
