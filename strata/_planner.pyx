@@ -16,6 +16,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 import numpy as np
 
 from strata cimport _hip
+from strata._arrays cimport values_of
 from strata.engine.counters cimport DIRECT, STAGED, KindCounters, add
 from strata.engine.gpu_ring cimport GpuRing, gpu_ring_latest_use
 
@@ -210,9 +211,6 @@ def _raise_bad_job(jobs, index):
     raise ValueError(f"jobs[{index}] is {job} after job {previous}: jobs must increase along the list")
 
 
-_NONE = np.zeros(1, dtype=np.int64)
-
-
 cdef class CopyPlan:
     """Maximal copy groups and ownership groups of one list of entries.
 
@@ -256,10 +254,9 @@ cdef class CopyPlan:
 
     def __init__(self, jobs, *, gpu_ring, host_ring, settings, host_pinned=None, merged=False):
         cdef PlanLimits limits
-        cdef const int64_t[::1] job_view
-        cdef int64_t[::1] ends_view
-        cdef int64_t[::1] owner_view
-        cdef const uint8_t[::1] pinned_view
+        cdef const int64_t* job
+        cdef int64_t* end
+        cdef int64_t* owner
         cdef int64_t n, i, staged, bad
 
         if not isinstance(settings, BatchSettings):
@@ -287,23 +284,23 @@ cdef class CopyPlan:
                 if pinned.dtype.kind not in "iu":
                     raise TypeError(f"host_pinned has dtype {pinned.dtype}; bool is wanted")
                 pinned = pinned != 0
-            pinned_view = np.ascontiguousarray(pinned).view(np.uint8)
-            limits.host_pinned = &pinned_view[0]
+            pinned = np.ascontiguousarray(pinned)
+            limits.host_pinned = <const uint8_t*>values_of(pinned, 1)
 
         ends = np.empty(n, dtype=np.int64)
         if n:
-            job_view = array
-            ends_view = ends
+            job = <const int64_t*>values_of(array, sizeof(int64_t))
+            end = <int64_t*>values_of(ends, sizeof(int64_t))
             staged = 0
             with nogil:
                 for i in range(n):
-                    staged += job_view[i] >= 0
+                    staged += job[i] >= 0
             owners = np.empty(staged, dtype=np.int64)
-            owner_view = owners if staged else _NONE
+            owner = <int64_t*>values_of(owners, sizeof(int64_t))
             with nogil:
-                bad = _plan_ownership(&limits, &job_view[0], n, &owner_view[0], &self._host_reuses)
+                bad = _plan_ownership(&limits, job, n, owner, &self._host_reuses)
                 if bad < 0:
-                    plan_copy_groups(&limits, &job_view[0], n, 0, &ends_view[0], self._groups)
+                    plan_copy_groups(&limits, job, n, 0, end, self._groups)
             if bad >= 0:
                 _raise_bad_job(array, bad)
         else:

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 import weakref
 
+from strata._arrays cimport values_of
 from strata._planner cimport PlanLimits
 from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
 from strata.engine.pipeline cimport STEP_OK, Pipeline, pipeline_begin
@@ -14,7 +15,6 @@ from strata.errors import StrataError
 def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compute_stream, settings, int64_t run_ahead):
     """Begin a request; see `strata.ExpertStreamer.begin`."""
     cdef PlanLimits plan
-    cdef uintptr_t[::1] slots
     cdef const uintptr_t* slot_pointer = NULL
     cdef Pipeline* p
     cdef PyThreadState* state
@@ -34,8 +34,7 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
     plan.stage_copy_batch = limits.stage_copy_batch
     plan.host_pinned = NULL
     if lent_slots is not None:
-        slots = lent_slots
-        slot_pointer = &slots[0]
+        slot_pointer = <const uintptr_t*>values_of(lent_slots, sizeof(uintptr_t))
     request = Request.__new__(Request)
     request.core = core
     request.settings_ = settings

@@ -10,6 +10,7 @@ import logging
 import numpy as np
 
 from strata cimport _hip
+from strata._arrays cimport values_of
 from strata.engine.command cimport Command, Rows
 from strata.engine.control cimport Failure
 from strata.engine.counters cimport N_COUNTERS, N_SECONDS, CounterBlock, read_counters
@@ -73,29 +74,19 @@ cdef object as_counters(const int64_t* values):
 
 cdef int rows_of(object copies, Rows* rows) except -1:
     """Point to the arrays of an ExpertCopies; they are its own, never change, and live as long as it does."""
-    cdef const uint64_t[::1] addresses = copies.addresses
-    cdef const int64_t[::1] nbytes = copies.nbytes
-    cdef const int64_t[::1] offsets = copies.offsets
-    cdef const int64_t[::1] starts = copies.entry_starts
-    cdef const uint8_t[::1] staged = copies.staged
-    cdef const int64_t[::1] regions
-    cdef const int32_t[::1] files
-    cdef const int64_t[:, ::1] open_files
     memset(rows, 0, sizeof(Rows))
-    rows.n_entries = staged.shape[0]
-    rows.entry_starts = &starts[0]
-    if staged.shape[0]:
-        rows.staged = &staged[0]
-    if addresses.shape[0] == 0:             # an entry may have no segment at all
-        return 0
-    rows.addresses, rows.nbytes, rows.offsets = &addresses[0], &nbytes[0], &offsets[0]
+    rows.n_entries = len(copies.staged)
+    rows.entry_starts = <const int64_t*>values_of(copies.entry_starts, sizeof(int64_t))
+    rows.staged = <const uint8_t*>values_of(copies.staged, 1)
+    rows.addresses = <const uint64_t*>values_of(copies.addresses, sizeof(uint64_t))
+    rows.nbytes = <const int64_t*>values_of(copies.nbytes, sizeof(int64_t))
+    rows.offsets = <const int64_t*>values_of(copies.offsets, sizeof(int64_t))
     if copies.regions is not None:
-        regions = copies.regions
-        rows.regions = &regions[0]
+        rows.regions = <const int64_t*>values_of(copies.regions, sizeof(int64_t))
     if copies._file_rows is not None:
         files, open_files = copies._file_rows
-        rows.files = &files[0]
-        rows.open_files = <const SourceFile*>&open_files[0, 0]
+        rows.files = <const int32_t*>values_of(files, sizeof(int32_t))
+        rows.open_files = <const SourceFile*>values_of(open_files, sizeof(int64_t))
     return 0
 
 
@@ -360,10 +351,10 @@ cdef class StreamerCore:
 
     def _check_entries(self, copies, int64_t first):
         """Every segment must lie within a slot; checked before anything starts."""
-        cdef const int64_t[::1] nbytes = copies.nbytes
-        cdef const int64_t[::1] offsets = copies.offsets
-        cdef const int64_t[::1] starts = copies.entry_starts
-        cdef int64_t n = starts.shape[0] - 1
+        cdef const int64_t* nbytes = <const int64_t*>values_of(copies.nbytes, sizeof(int64_t))
+        cdef const int64_t* offsets = <const int64_t*>values_of(copies.offsets, sizeof(int64_t))
+        cdef const int64_t* starts = <const int64_t*>values_of(copies.entry_starts, sizeof(int64_t))
+        cdef int64_t n = len(copies)
         cdef int64_t i, s
         cdef int64_t bad = -1
         self.busy = True

@@ -11,6 +11,7 @@ import logging
 import warnings
 
 from strata cimport _hip
+from strata._arrays cimport values_of
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER
 from strata.engine.command cimport Rows
 from strata.engine.core cimport (PyThreadState, StreamerCore, as_counters, cause_error, let_python_run, nanoseconds,
@@ -328,7 +329,6 @@ cdef class Request(Running):
         with `run_ahead`. Time is linear in the number of entries dropped.
         """
         cdef Pipeline* p = self.pipeline()
-        cdef const int64_t[::1] rows
         cdef int step
         each = dropped_entries(entries, p.length)
         p = self.pipeline()
@@ -345,8 +345,7 @@ cdef class Request(Running):
                 each = each[::-1]
             step = pipeline_drop(p, NULL, each.start, len(each), each.step)
         else:
-            rows = each
-            step = pipeline_drop(p, &rows[0], 0, rows.shape[0], 0)
+            step = pipeline_drop(p, <const int64_t*>values_of(each, sizeof(int64_t)), 0, len(each), 0)
         if step != STEP_OK:
             self._raise(step)
 

@@ -9,6 +9,7 @@ from libc.stdint cimport int64_t, uint8_t
 import numpy as np
 
 from strata cimport _hip
+from strata._arrays cimport values_of
 from strata.engine.command cimport Command, entry_is_dropped, entry_span
 from strata.engine.consumption cimport pipeline_command_of, pipeline_describe, pipeline_release_span
 from strata.engine.core cimport PyThreadState, StreamerCore, let_python_run, python_has_run
@@ -84,12 +85,12 @@ cdef class Span:
         cdef Command* command
         cdef int64_t k
         cdef int64_t n = self.end - self.begin
-        cdef int64_t[::1] sizes
-        cdef uint8_t[::1] marks
+        cdef int64_t* sizes
+        cdef uint8_t* marks
         nbytes = np.zeros(n, np.int64)
         wanted = np.ones(n, np.bool_)
-        sizes = nbytes
-        marks = wanted.view(np.uint8)
+        sizes = <int64_t*>values_of(nbytes, sizeof(int64_t))
+        marks = <uint8_t*>values_of(wanted, 1)
         if self.origin is None:
             raise StrataError("this span was made by no request")
         p = self.origin.pipeline()

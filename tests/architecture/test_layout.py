@@ -18,7 +18,7 @@ FACE = sorted(PACKAGE.rglob("*.py"))
 
 #: Each may use those before it.
 LAYERS = [
-    ["engine.clock", "engine.files", "engine.dlpack"],
+    ["_arrays", "engine.clock", "engine.files", "engine.dlpack"],
     ["_hip", "engine.threads"],
     ["engine.control", "engine.counters", "engine.command", "engine.host_functions"],
     ["engine.gpu_ring", "engine.batch_probe"],
@@ -90,7 +90,7 @@ def test_layers_look_down_only(path: Path) -> None:
 def test_the_planner_knows_nothing_of_threads() -> None:
     for suffix in ("pyx", "pxd"):
         path = PACKAGE / f"_planner.{suffix}"
-        assert cimports(path) <= {"_hip", "engine.counters", "engine.gpu_ring", "_planner"}
+        assert cimports(path) <= {"_arrays", "_hip", "engine.counters", "engine.gpu_ring", "_planner"}
         assert not re.search(r"\b(thread|Thread|Watermark|mutex|condition_variable)\b", code(path))
 
 
