@@ -38,6 +38,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """What pytest holds of thousands of tests is left out of every later collection: many tests ask for one."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _software_runtime() -> None:
     """Every test of this process runs on the software runtime; the bindings open one library for good."""
