@@ -271,4 +271,86 @@ MUTANTS: tuple[Mutant, ...] = (
         "            issuer.finish_status = gpu_ring_wait_uses(issuer.ring)",
         "            issuer.finish_status = _hip.HIP_SUCCESS",
     ),
+    # Shared dependencies.
+    _line(
+        "a reuse wait shared with an earlier use", _PLANNER,
+        "sharing: none where the copy stream has waited for this use or a later one",
+        "    if ring.share and order <= ring.waited_order:",
+        "    if ring.share and order <= ring.waited_order + 1:",
+    ),
+    _line(
+        "a copied wait shared with the group before", _CONSUMPTION,
+        "sharing: none where the compute stream has waited on the entry's group or a later one",
+        "    if p.ring.share and last < p.waited:",
+        "    if p.ring.share and last <= p.waited:",
+    ),
+    _line(
+        "pending recorded one entry too far", _CONSUMPTION,
+        "sharing: one record for what was released, and no more",
+        "    return _record(p, p.released)",
+        "    return _record(p, min(p.released + 1, p.acquired))",
+    ),
+    _line(
+        "abort without a record for what is pending", _CONSUMPTION,
+        "sharing: finish and abort record what is pending",
+        "    cdef int64_t reads = p.pending",
+        "    cdef int64_t reads = 0",
+    ),
+    _line(
+        "host waits shared before they are over", _HOST_RING,
+        "sharing: the others wait for what the first one found",
+        "        if not ring.dma_found[(end - 1) % ring.size].wait(end, ring.control.stop, kForever):",
+        "        if ring.control.stop.load(memory_order_acquire):",
+    ),
+    # Dropped entries.
+    _line(
+        "a dropped job published at once", _HOST_RING,
+        "drop: a dropped job has its turn at the buffer",
+        "    if job >= ring.size:",
+        "    if job >= ring.size and take_entry(worker.command, index):",
+    ),
+    _line(
+        "a dropped job not awaited", _ISSUER,
+        "drop: the issuer waits for `ready` of every job",
+        "        if staged and not batched and not _await_source(issuer, command, i):",
+        "        if (staged and not batched and command.marks[i].load(memory_order_acquire) != 1\n"
+        "                and not _await_source(issuer, command, i)):",
+    ),
+    _line(
+        "a group of dropped entries without its record", _ISSUER,
+        "drop: every group keeps its record and its publication",
+        "        if not _dependency(issuer, begin, end, counters, False):",
+        "        if entry_is_taken(command, begin - command.first_entry) and not _dependency(issuer, begin, end, counters, False):",
+    ),
+    _line(
+        "a dropped job without its dma_done", _ISSUER,
+        "drop: every job is submitted to the ownership bookkeeping",
+        "        if staged and not batched and not _submitted(issuer, command, i):",
+        "        if staged and not batched and entry_is_taken(command, i) and not _submitted(issuer, command, i):",
+    ),
+    # Spans and submission.
+    _line(
+        "a span waits on its first group", _CONSUMPTION,
+        "spans: one wait, on the last group's `copied`",
+        "        step = _await_bytes(p, begin + n - 1, _group_end(command, begin + n - 1))",
+        "        step = _await_bytes(p, begin, _group_end(command, begin))",
+    ),
+    _line(
+        "a span's record covers its last slot alone", _GPU_RING,
+        "spans: one record, the last use of each of its slots",
+        "    while end > begin:",
+        "    if end > begin:",
+    ),
+    _line(
+        "neighbours merged across regions", _ISSUER,
+        "submission: within one source region",
+        "        if (region >= 0 and region == pieces.region and src == pieces.src + <uintptr_t>pieces.nbytes",
+        "        if (src == pieces.src + <uintptr_t>pieces.nbytes",
+    ),
+    _line(
+        "neighbours merged across lent slots", _ISSUER,
+        "submission: within one allocation of slots",
+        "                and (slot == pieces.slot or issuer.ring.one_allocation)):",
+        "                ):",
+    ),
 )
