@@ -1,4 +1,4 @@
-"""The engine's side: acquire and release of entries that are published, from Python and from Cython."""
+"""The engine's side: acquire and release of published entries, one by one and by spans, from Python and Cython."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ import strata
 from benchmarks.measuring import Row, command, null_runtime, show
 from benchmarks.native import load
 
-N = 100_000
+N = 96_000  # whole spans
+SPAN = 32
+RING = 4096
 NBYTES = 64
 
 
 def from_python(request: strata.Request) -> None:
     """Acquire and release by name."""
-    for _ in range(N):
+    for _ in range(len(request)):
         request.acquire().release()
+
+
+def by_spans(request: strata.Request) -> None:
+    """Acquire and release runs of 32 neighbouring slots."""
+    for _ in range(len(request) // SPAN):
+        request.acquire_span(SPAN).release()
 
 
 def by_iteration(request: strata.Request) -> None:
@@ -41,6 +49,23 @@ def measure(consume: Callable[[strata.Request], object], streamer: strata.Expert
             consume(request)
             samples.append((time.perf_counter_ns() - began) / N)
     return statistics.median(samples[1:])
+
+
+def compare(one: Callable[[strata.Request], object], spans: Callable[[strata.Request], object],
+            until_issued: Callable[[strata.Request, int], None]) -> float:
+    """What a span costs, in entries: medians of requests that take turns, over a ring that the caches hold."""
+    weights = strata.pinned_empty((RING, NBYTES), np.uint8)
+    copies = strata.ExpertCopies.from_buffers(list(weights), pinned=True)
+    samples: dict[Callable[[strata.Request], object], list[int]] = {one: [], spans: []}
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING + 1, settings=strata.BatchSettings(), timing=False) as streamer:
+        for _ in range(50):
+            for consume, took in samples.items():
+                with streamer.begin(copies) as request:
+                    until_issued(request, RING)
+                    began = time.perf_counter_ns()
+                    consume(request)
+                    took.append(time.perf_counter_ns() - began)
+    return SPAN * statistics.median(samples[spans]) / statistics.median(samples[one])
 
 
 def main() -> None:
@@ -64,6 +89,12 @@ def main() -> None:
         ):
             took = measure(consume, streamer, copies, loops.until_issued)
             rows.append((name, f"{took:.0f} ns", f"{most} ns", took <= most))
+        for name, one, spans in (
+            ("a span of 32 from Cython", loops.consume, loops.consume_spans),
+            ("a span of 32 from Python", from_python, by_spans),
+        ):
+            ratio = compare(one, spans, loops.until_issued)
+            rows.append((name, f"{ratio:.2f} x", "2 x an entry", ratio <= 2))
         busy = threading.Thread(target=compute)
         busy.start()
         try:

@@ -1,6 +1,10 @@
 """The GPU ring: slots, their two events, and which event covers each slot's last use."""
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+# A ring has at most 2**20 slots, and 2**44 records are more than a streamer makes.
+cdef enum:
+    SLOT_BITS = 20
+
 cdef struct GpuRing:
     int64_t size
     int64_t slot_bytes
@@ -11,10 +15,9 @@ cdef struct GpuRing:
     int64_t pitch             # the stride of a single slot
     uintptr_t* copied         # event: the slot's bytes, and all before them on the copy stream, have arrived
     uintptr_t* used           # event: the kernels that read the slot are done
-    # Which event covers the slot's last use, and the order in which it was recorded (0: never used).
-    # Apart from `used`, so that one event may come to cover several slots.
-    uintptr_t* last_use
-    uint64_t* last_use_order
+    # Per slot: the number of the record that covers its last use, and whose event that was recorded on, in one word
+    # that grows with the record: ``record << SLOT_BITS | slot``. 0: never used.
+    uint64_t* last_use
     uint64_t records          # orders given so far
     uint64_t waited_order     # the copy stream waits for every use up to this one
     bint share                # what is waited for already is not waited for again

@@ -19,11 +19,10 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
     ring.reach = <int64_t*>calloc(size, sizeof(int64_t))
     ring.copied = <uintptr_t*>calloc(size, sizeof(uintptr_t))
     ring.used = <uintptr_t*>calloc(size, sizeof(uintptr_t))
-    ring.last_use = <uintptr_t*>calloc(size, sizeof(uintptr_t))
-    ring.last_use_order = <uint64_t*>calloc(size, sizeof(uint64_t))
+    ring.last_use = <uint64_t*>calloc(size, sizeof(uint64_t))
     call[0] = _hip.CALL_EVENT_CREATE
-    if (ring.addresses == NULL or ring.reach == NULL or ring.copied == NULL or ring.used == NULL or ring.last_use == NULL
-            or ring.last_use_order == NULL):
+    if (ring.addresses == NULL or ring.reach == NULL or ring.copied == NULL or ring.used == NULL
+            or ring.last_use == NULL):
         gpu_ring_clear(ring)
         return _hip.HIP_OUT_OF_MEMORY
     for s in range(size):
@@ -51,20 +50,18 @@ cdef void gpu_ring_clear(GpuRing* ring) noexcept nogil:
     free(ring.copied)
     free(ring.used)
     free(ring.last_use)
-    free(ring.last_use_order)
     ring.addresses = NULL
     ring.reach = NULL
     ring.copied = NULL
     ring.used = NULL
     ring.last_use = NULL
-    ring.last_use_order = NULL
 
 
 cdef void gpu_ring_forget_uses(GpuRing* ring) noexcept nogil:
     """Count every slot as fresh: a fence on the copy stream covers all that was queued."""
     cdef int64_t s
     for s in range(ring.size):
-        ring.last_use_order[s] = 0
+        ring.last_use[s] = 0
 
 
 cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t end,
@@ -76,14 +73,17 @@ cdef uintptr_t gpu_ring_latest_use(const GpuRing* ring, int64_t begin, int64_t e
     """
     cdef int64_t s = begin % ring.size
     cdef int64_t last = s + (end - begin)
-    cdef uintptr_t event = 0
-    order[0] = 0
+    cdef uint64_t latest = 0
     while s < last:                      # a group never crosses the wrap
-        if ring.last_use_order[s] > order[0]:
-            order[0] = ring.last_use_order[s]
-            event = ring.last_use[s]
+        if ring.last_use[s] > latest:
+            latest = ring.last_use[s]
         s += 1
-    return event
+    order[0] = latest >> SLOT_BITS
+    return 0 if latest == 0 else _event_of(ring, latest)
+
+
+cdef inline uintptr_t _event_of(const GpuRing* ring, uint64_t use) noexcept nogil:
+    return ring.used[use & ((<uint64_t>1 << SLOT_BITS) - 1)]
 
 
 cdef void gpu_ring_measure(GpuRing* ring) noexcept nogil:
@@ -118,17 +118,21 @@ cdef int gpu_ring_record_used(GpuRing* ring, int64_t begin, int64_t end) noexcep
 
     The event is that of the last one's slot.
     """
-    cdef int64_t s = (end - 1) % ring.size
-    cdef uintptr_t event = ring.used[s]
-    cdef int status = _hip.event_record(event, ring.compute_stream)
+    cdef int64_t first = begin % ring.size
+    cdef int64_t last = (end - 1) % ring.size
+    cdef uint64_t use
+    cdef int64_t s
+    cdef int status = _hip.event_record(ring.used[last], ring.compute_stream)
     if status != _hip.HIP_SUCCESS:
         return status
     ring.records += 1
-    while end > begin:
-        ring.last_use[s] = event
-        ring.last_use_order[s] = ring.records
-        end -= 1
-        s = s - 1 if s > 0 else ring.size - 1
+    use = ring.records << SLOT_BITS | <uint64_t>last
+    if first > last:                     # what is pending may lie across the wrap
+        for s in range(first, ring.size):
+            ring.last_use[s] = use
+        first = 0
+    for s in range(first, last + 1):
+        ring.last_use[s] = use
     return _hip.HIP_SUCCESS
 
 
@@ -137,8 +141,8 @@ cdef int gpu_ring_wait_uses(GpuRing* ring) noexcept nogil:
     cdef int64_t s
     cdef int status
     for s in range(ring.size):
-        if ring.last_use_order[s] != 0:
-            status = _hip.event_synchronize(ring.last_use[s])
+        if ring.last_use[s] != 0:
+            status = _hip.event_synchronize(_event_of(ring, ring.last_use[s]))
             if status != _hip.HIP_SUCCESS:
                 return status
     return _hip.HIP_SUCCESS

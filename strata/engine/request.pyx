@@ -3,6 +3,7 @@
 
 `acquire` and `release` keep the GIL on their fast path: giving it up beside a busy Python thread takes milliseconds.
 """
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t
 from libc.string cimport memchr
 from libcpp.atomic cimport memory_order_acquire
@@ -186,12 +187,17 @@ cdef class Request(Running):
         cdef AcquiredSpan got
         cdef Span span
         cdef Pipeline* p
-        cdef int64_t most
+        cdef int64_t most = 0
+        cdef int overflow = 0
         cdef int step
         if timeout is not None:
             timeout = check_timeout("timeout", timeout)
-        most = self._check_limit(limit)
         p = self.pipeline()
+        if type(limit) is int:                  # without the general check, which costs as much as the rest
+            most = PyLong_AsLongLongAndOverflow(limit, &overflow)
+        if most < 1 or most > p.ring.size:
+            most = self._check_limit(limit)
+            p = self.pipeline()
         state = let_python_run(core)
         step = pipeline_acquire_span(p, most, &got)
         python_has_run(core, state)

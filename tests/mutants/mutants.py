@@ -108,8 +108,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "reuse waits on the neighbour's use", _GPU_RING,
         "release: `used[i % gpu_ring]` covers the slot's own readers",
-        "    cdef uintptr_t event = ring.used[s]",
-        "    cdef uintptr_t event = ring.used[(s + 1) % ring.size]",
+        "    use = ring.records << SLOT_BITS | <uint64_t>last",
+        "    use = ring.records << SLOT_BITS | <uint64_t>((last + 1) % ring.size)",
     ),
     _line(
         "window one slot too wide", _PLANNER,
@@ -338,8 +338,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _line(
         "a span's record covers its last slot alone", _GPU_RING,
         "spans: one record, the last use of each of its slots",
-        "    while end > begin:",
-        "    if end > begin:",
+        "    for s in range(first, last + 1):",
+        "    for s in range(last, last + 1):",
     ),
     _line(
         "neighbours merged across regions", _ISSUER,
