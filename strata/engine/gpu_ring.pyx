@@ -141,7 +141,7 @@ cdef int gpu_ring_wait_uses(GpuRing* ring) noexcept nogil:
     cdef int64_t s
     cdef int status
     for s in range(ring.size):
-        if ring.last_use[s] != 0:
+        if ring.last_use[s] != 0 and (s == 0 or ring.last_use[s] != ring.last_use[s - 1]):
             status = _hip.event_synchronize(_event_of(ring, ring.last_use[s]))
             if status != _hip.HIP_SUCCESS:
                 return status

@@ -21,7 +21,9 @@ class Pass:
     skips : tuple of int
         Entries that are passed unread.
     held : int
-        Slots that the engine keeps beside the one it takes.
+        Slots, or spans, that the engine keeps beside the one it takes.
+    span : int
+        The most entries that it takes at once; 1: entries, not spans.
     stream : int
         Which of the engine's compute streams the kernels run on.
     stop_at : int, optional
@@ -36,6 +38,7 @@ class Pass:
     lists: tuple[str, ...]
     skips: tuple[int, ...] = ()
     held: int = 0
+    span: int = 1
     stream: int = 0
     stop_at: int | None = None
     drains: bool = False
@@ -72,6 +75,8 @@ class Configuration:
         anything done. True: strata's threads are as far ahead of the engine as the rings allow.
     submission : str
         As in `strata.ExpertStreamer`.
+    share : bool
+        Whether dependencies are shared: what stream order gives already is not asked for.
     """
 
     kind: str
@@ -84,6 +89,7 @@ class Configuration:
     lent: bool = False
     ahead: bool = False
     submission: str = "single"
+    share: bool = False
 
     @property
     def is_stager(self) -> bool:
@@ -95,8 +101,9 @@ class Configuration:
         """Everything that tells it from others, in a line."""
         batches = f"{self.settings.copy_batch}/{self.settings.stage_batch}/{self.settings.stage_copy_batch}"
         rings = f"host {self.host_ring}" if self.is_stager else f"gpu {self.gpu_ring}, host {self.host_ring}"
-        lists = " then ".join("+".join(p.lists) for p in self.passes)
+        lists = " then ".join("+".join(p.lists) + (f" by {p.span}" if p.span > 1 else "") for p in self.passes)
         extras = [f"{self.workers} workers"] if self.workers > 1 else []
         extras += ["ahead"] if self.ahead else []
+        extras += ["shared"] if self.share else []
         extras += [f"{self.pinned_buffers} pinned"] if self.pinned_buffers is not None else []
         return f"{self.kind}: {rings}, {batches}, {lists}" + "".join(f", {extra}" for extra in extras)

@@ -141,6 +141,7 @@ class _Stage:
         # GPU ring: which `used` covers a slot's last use, in which order.
         self.last_use: dict[int, tuple[int, str]] = {}
         self.uses = 0
+        self.waited_use = 0  # the copy stream has waited for every use up to this one
         self.last_stream: str | None = None
         # Copy stream: its length so far, where it is held, where an event was recorded.
         self.length = 0
@@ -156,6 +157,10 @@ class _Stage:
         self.entries: list[_Entry] = []
         self.jobs: list[_Entry] = []
         self.issued = self.consumed = self.ready = self.submitted = self.dma_published = 0
+        self.waited = 0  # the compute stream has waited for every entry below
+        self.released = 0  # given back; what lies between `consumed` and here has no record yet
+        self.unrecorded: list[bool] = []  # what was given back there, entries or spans: whether it was skipped
+        self.list_ends: list[int] = []
         self.ended = self.stopped = False
         self.counts: Counter[str] = Counter()
         self.helpers: list[tuple[_Actor, Callable[[], bool]]] = []
@@ -274,6 +279,7 @@ class _Stage:
                 for entry in made[begin:end]:
                     entry.end = made[end - 1].number + 1
                 begin = end
+        self.list_ends.append(len(self.entries))
         ring, batch = self.c.host_ring, self.batches()[1]
         for entry in made:
             if entry.job >= 0:
@@ -300,6 +306,7 @@ class _Stage:
 
     def worker(self) -> _Actor:
         job = 0
+        found = 0  # the end of the latest ownership group whose DMA was waited for
         while True:
             yield partial(self.has_job, job)
             self.acquire(WORKER, "available")
@@ -309,9 +316,13 @@ class _Stage:
                 event = f"dma_done[{(end - 1) % self.c.host_ring}]"
                 yield partial(self.has_dma_published, end)
                 self.acquire(WORKER, "dma published")
-                yield partial(self.may_complete, event)
-                self.call("host wait", SYNC_EVENT, WORKER, job, event=event, group=end)
-                self.counts["host_reuse_waits"] += 1
+                if self.c.share and end <= found:
+                    self.counts["host_reuse_waits_shared"] += 1
+                else:
+                    yield partial(self.may_complete, event)
+                    self.call("host wait", SYNC_EVENT, WORKER, job, event=event, group=end)
+                    self.counts["host_reuse_waits"] += 1
+                    found = end
             if self.pinned[buffer]:
                 self.host(WORKER, (("buffer", buffer), True, "host write"))
                 self.accesses += 1
@@ -333,7 +344,10 @@ class _Stage:
             self.acquire(ISSUER, "consumed")
             slots = [entry.number % self.c.gpu_ring for entry in group]
             used = [self.last_use[slot] for slot in slots if slot in self.last_use]
-            if used:
+            if used and self.c.share and max(used)[0] <= self.waited_use:
+                self.counts[f"{kind}_reuse_waits_shared"] += 1
+            elif used:
+                self.waited_use = max(used)[0]
                 self.call("reuse wait", WAIT, ISSUER, begin, end - 1, event=max(used)[1], stream=COPY, group=end,
                           guards=tuple((("slot", slot), False, "D2H read") for slot in slots))
                 self.counts[f"{kind}_reuse_waits"] += 1
@@ -431,6 +445,8 @@ class _Stage:
                 self.call("begin record", RECORD, ENGINE, 0, event="begin fence", stream=other)
             self.call("begin wait", WAIT, ENGINE, 0, event="begin fence", stream=COPY)
             self.counts["begin_waits"] += 1
+            if other != stream:
+                self.waited_use = self.uses
         self.last_stream = stream
         self.start(self.worker())
         self.start(self.issuer())
@@ -457,32 +473,36 @@ class _Stage:
     def take_everything(self, stream: str) -> _Actor:
         """Acquire, read and release in order, as soon as entries are published and no sooner."""
         here = self.here
-        pending: list[tuple[int, bool]] = []  # acquired or skipped, not yet consumed
+        pending: list[tuple[int, int, bool]] = []  # acquired or skipped, not yet given back: begin, end, skipped
         taken = listed = 0
         moved = True
         stop = len(here.entries) if here.stop_at is None else here.stop_at
         self.pending = pending
         while True:
             yield lambda: True  # strata's threads have gone as far as they can
-            if taken == stop:
+            if taken >= stop:
                 if here.stop_at is None:
                     while pending:
-                        self.consume(pending, stream)
+                        self.give_back(pending, stream)
                         yield lambda: True
                 return
-            if taken < self.issued:
+            end = self.reach(taken)
+            if end is None:
+                self.tell("flush")
+                self.record_released(stream)
+            elif taken < end <= self.issued:
                 self.tell("published", self.issued)
                 self.acquire(ENGINE, "issued")
                 skipped = taken in here.skips
                 if not skipped:
-                    self.take(taken, stream)
+                    self.take(taken, end, stream)
                 else:
                     self.tell("skip")
-                pending.append((taken, skipped))
-                taken += 1
+                pending.append((taken, end, skipped))
+                taken = end
                 moved = True
-                while pending and (pending[0][1] or sum(not s for _, s in pending) > here.held):
-                    self.consume(pending, stream)
+                while pending and (pending[0][-1] or sum(not p[-1] for p in pending) > here.held):
+                    self.give_back(pending, stream)
             elif taken == len(self.entries) and listed < len(here.lists):
                 self.extend(listed)
                 listed += 1
@@ -493,40 +513,72 @@ class _Stage:
                 self.unhold()
                 moved = False
             elif pending:
-                self.consume(pending, stream)
-                while pending and pending[0][1]:
-                    self.consume(pending, stream)
+                self.give_back(pending, stream)
+                while pending and pending[0][-1]:
+                    self.give_back(pending, stream)
             else:
                 raise RuntimeError(f"{self.c.name}: entry {taken} of request {self.request} is never published")
+
+    def reach(self, begin: int) -> int | None:
+        """The end of what can be taken at once; None where what was given back has to be recorded first."""
+        if begin == len(self.entries):
+            return begin
+        ring = self.c.gpu_ring
+        end = min(begin + self.here.span, (begin // ring + 1) * ring, next(e for e in self.list_ends if e > begin))
+        # Entries, and so the first of a span, are waited for where they are; a span is no longer than what fits.
+        if self.unrecorded and not self.window_is_open(self.entries[end - 1].end) and (
+                self.here.span > 1 or end > self.issued):
+            return None
+        while end > begin + 1 and not self.window_is_open(self.entries[end - 1].end):
+            end -= 1
+        return end
 
     def unhold(self) -> None:
         self.tell("unhold")
         del self.holds[0]
 
-    def take(self, number: int, stream: str) -> None:
-        entry = self.entries[number]
-        terminal = (entry.end - 1) % self.c.gpu_ring
-        self.tell("acquire", number)
-        self.call("copied wait", WAIT, ENGINE, number, event=f"copied[{terminal}]", stream=stream, group=entry.end)
-        self.counts["copied_waits"] += 1
-        self.tell("read", number)
-        self.submit(ENGINE, stream, (("slot", number % self.c.gpu_ring), False, "D2H read"))
-        self.accesses += 1  # of the image that it goes to
+    def take(self, begin: int, end: int, stream: str) -> None:
+        last = self.entries[end - 1]
+        terminal = (last.end - 1) % self.c.gpu_ring
+        if self.here.span > 1:
+            self.tell("acquire_span", self.here.span, begin, end)
+        else:
+            self.tell("acquire", begin)
+        if self.c.share and last.number < self.waited:
+            self.counts["copied_waits_shared"] += 1
+        else:
+            self.call("copied wait", WAIT, ENGINE, begin, last.number, event=f"copied[{terminal}]", stream=stream,
+                      group=last.end)
+            self.counts["copied_waits"] += 1
+            self.waited = last.end
+        for number in range(begin, end):
+            self.tell("read", number)
+            self.submit(ENGINE, stream, (("slot", number % self.c.gpu_ring), False, "D2H read"))
+            self.accesses += 1  # of the image that it goes to
 
-    def consume(self, pending: list[tuple[int, bool]], stream: str) -> None:
-        number, skipped = pending.pop(0)
+    def give_back(self, pending: list[tuple[int, int, bool]], stream: str) -> None:
+        begin, self.released, skipped = pending.pop(0)
         if not skipped:
-            self.tell("release", number)
-        self.record_used(number, stream, skipped)
-        self.release(ENGINE, "consumed")
-        self.consumed = number + 1
+            self.tell("release", begin)
+        self.unrecorded.append(skipped)
+        if not self.c.share or self.released >= self.entries[self.consumed].end:
+            self.record_released(stream)
 
-    def record_used(self, number: int, stream: str, skipped: bool) -> None:
-        slot = number % self.c.gpu_ring
-        self.call("used record", RECORD, ENGINE, number, event=f"used[{slot}]", stream=stream, skipped=skipped)
+    def record_released(self, stream: str) -> None:
+        self.record_used(self.consumed, self.released, stream, len(self.unrecorded), all(self.unrecorded))
+        self.unrecorded.clear()
+        self.release(ENGINE, "consumed")
+        self.consumed = self.released
+
+    def record_used(self, begin: int, end: int, stream: str, released: int, skipped: bool = False) -> None:
+        """One record for what was given back so often; it covers the slots of all of it."""
+        event = f"used[{(end - 1) % self.c.gpu_ring}]"
+        self.call("used record", RECORD, ENGINE, begin, end - 1, event=event, stream=stream, skipped=skipped)
         self.counts["used_records"] += 1
+        self.counts["used_records_shared"] += released - 1
         self.uses += 1
-        self.last_use[slot] = (self.uses, f"used[{slot}]")
+        for number in range(begin, end):
+            self.last_use[number % self.c.gpu_ring] = (self.uses, event)
 
     def end(self, stream: str) -> _Actor:
         here = self.here
@@ -550,15 +602,21 @@ class _Stage:
             self.call("end wait", SYNC_STREAM, ISSUER, 0, stream=COPY)
         self.release(ISSUER, "done")
         self.acquire(ENGINE, "done")
-        for number, skipped in self.pending:
-            if not skipped:
-                self.record_used(number, stream, False)
+        read = [(begin, end) for begin, end, skipped in self.pending if not skipped]
+        if not self.c.share:
+            for begin, end in read:
+                self.record_used(begin, end, stream, 1)
+        elif self.unrecorded or read:
+            end = self.pending[-1][1] if self.pending else self.released
+            self.record_used(self.consumed, end, stream, len(self.unrecorded) + len(read))
         if stream != HOME:  # lent to this request alone: it is not touched after the request's end
             self.call("end record", RECORD, ENGINE, 0, event="begin fence", stream=stream)
 
     def close(self) -> None:
         self.tell("close")
         for slot in sorted(self.last_use):
+            if self.last_use[slot] == self.last_use.get(slot - 1):
+                continue
             self.call("closing wait", SYNC_EVENT, ISSUER, slot, event=self.last_use[slot][1])
         self.release(ISSUER, "done")
         self.acquire(ENGINE, "done")

@@ -12,7 +12,7 @@ from tests.proof.prover.configuration import Configuration
 from tests.proof.prover.contract import Call, Play
 from tests.proof.prover.order import Facts, lost_orders, lost_without_each
 
-__all__ = ["REASONS", "Prediction", "predict"]
+__all__ = ["AVOIDED", "REASONS", "Prediction", "predict"]
 
 #: Why a call may be left out, by a short name.
 REASONS = {
@@ -20,11 +20,14 @@ REASONS = {
     "host knows": "the engine's thread knows that the DMA is done: a worker has waited for it before it filled the "
                   "buffer again, and what was published since handed that on",
     "group was skipped": "every entry of its group was skipped, so that no wait asks for the record",
+    "within a span": "a span waits for its last group alone, whose record comes behind this one",
     "nobody asks": "no later wait asks for this record: another one of its group covers it, the slot is not used "
                    "again, or a begin fence stands for it",
     "wait is redundant": "only waits that are redundant themselves ask for this record",
     "not read": "no kernel has read what the group overwrites: the entries were skipped",
     "covered": "an earlier wait of the copy stream covers the kernels that read the group's slots",
+    "queued early": "the kernels that read the slots were queued before an earlier record that the copy stream has "
+                    "waited for, or the engine has waited for them: strata is not told of either",
     "fence behind reuse waits": "each slot's own reuse wait covers what the begin fence covers",
     "no job asks": "no later job of its list waits for this `dma_done`, and the end of the request waits for what "
                    "comes behind it",
@@ -36,6 +39,10 @@ REASONS = {
     "freeing waits": "what it waits for is freed next, and freeing waits for the device",
     "lent slots stay": "lent slots are not freed by strata",
 }
+
+
+#: Redundant by stream order, and not made where dependencies are shared.
+AVOIDED = frozenset({"group's first wait", "covered", "fence behind reuse waits", "same thread"})
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ def predict(configuration: Configuration, played: Play) -> list[Prediction]:
     predictions = []
     for call in played.calls:
         reason = "" if lost[call.number] else _reason(configuration, played, facts, call, lost)
+        if configuration.share and reason in AVOIDED:
+            raise RuntimeError(f"{configuration.name}: {call}: sharing should have avoided it: {REASONS[reason]}")
         predictions.append(Prediction(lost[call.number], reason))
     return predictions
 
@@ -100,7 +109,9 @@ def _reason(
         repeated = any((c.purpose, c.request, c.group) == group for c in played.calls[: call.number])
         return "group's first wait" if repeated else "host knows"
     if purpose == "reuse wait":
-        return "not read" if call.number in facts.unread else _if(call.number in facts.covered, "covered", call)
+        if call.number in facts.unread:
+            return "not read"
+        return _if(call.number in facts.covered, "queued early" if configuration.share else "covered", call)
     if purpose == "begin wait":
         return "fence behind reuse waits"
     if purpose == "end query" and not call.optional:
@@ -120,7 +131,8 @@ def _reason(
     asking = [played.calls[n] for n in facts.asked.get(call.number, [])]
     asking = [c for c in asking if c.purpose not in ("closing wait", "last host wait")]
     if not asking:
-        return {"dma_done record": "no job asks", "copied record": "group was skipped"}.get(purpose, "nobody asks")
+        unasked = "within a span" if configuration.passes[call.request].span > 1 else "group was skipped"
+        return {"dma_done record": "no job asks", "copied record": unasked}.get(purpose, "nobody asks")
     if purpose in ("begin record", "end record"):
         return "fence behind reuse waits"
     return _if(all(not lost[c.number] for c in asking),

@@ -187,7 +187,8 @@ class _Player:
         self.c = configuration
         self.sources = sources
         self.request: Any = None
-        self.slots: dict[int, strata.Slot] = {}
+        self.taken: dict[int, strata.Slot | strata.Span] = {}
+        self.addresses: dict[int, int] = {}  # of entries that are held
         self.holds: list[control.Hold] = []
         self.counters: list[strata.Counters] = []
         self.reads: list[tuple[int, int]] = []
@@ -215,7 +216,7 @@ class _Player:
             finally:
                 for latch in self.holds:
                     latch.release()
-                self.slots.clear()
+                self.taken.clear()
                 with contextlib.suppress(StrataError):
                     self.close()
                 with _by_harness():
@@ -246,7 +247,7 @@ class _Player:
             self.streamer = strata.ExpertStreamer(
                 SLOT_BYTES, gpu_ring=self.c.gpu_ring, host_ring=self.c.host_ring, workers=self.c.workers,
                 settings=self.c.settings, slots=self.lent if self.c.lent else None, compute_stream=self.streams[0],
-                submission=self.c.submission)
+                submission=self.c.submission, share_dependencies=self.c.share)
         checking.name_handles(self.streamer)
 
     def rewrite(self, request: int) -> None:
@@ -296,7 +297,14 @@ class _Player:
                         f"{request.counters.as_dict()}")
 
     def acquire(self, entry: int) -> None:
-        self.slots[entry] = self.request.acquire()
+        self.taken[entry] = slot = self.request.acquire()
+        self.addresses[entry] = slot.address
+
+    def acquire_span(self, limit: int, begin: int, end: int) -> None:
+        self.taken[begin] = span = self.request.acquire_span(limit)
+        if (span.begin, span.end) != (begin, end):
+            raise StrataError(f"the span is {span.begin} to {span.end}; {begin} to {end} was expected")
+        self.addresses.update((k, span.address + (k - begin) * span.stride) for k in range(begin, end))
 
     def skip(self) -> None:
         self.request.skip()
@@ -305,10 +313,13 @@ class _Player:
         self.reads.append((self.number, entry))
         image = self.sources.images[self.number, entry]
         with _by_harness():
-            _hip.memcpy_d2h_async(image.ctypes.data, self.slots[entry].address, SLOT_BYTES, self.stream)
+            _hip.memcpy_d2h_async(image.ctypes.data, self.addresses[entry], SLOT_BYTES, self.stream)
 
     def release(self, entry: int) -> None:
-        self.slots.pop(entry).release()
+        self.taken.pop(entry).release()
+
+    def flush(self) -> None:
+        self.request.flush()
 
     def drain(self, stream: int) -> None:
         with _by_harness():
@@ -324,7 +335,7 @@ class _Player:
 
     def abort(self) -> None:
         self.request.abort()
-        self.slots.clear()
+        self.taken.clear()
         self.counters.append(self.request.counters)
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strata.settings import BatchSettings
 from tests.proof.prover.configuration import Configuration, Pass
 
@@ -9,6 +11,8 @@ __all__ = ["quick_suite", "suite"]
 
 _BATCHES = (BatchSettings(1, 1, 1), BatchSettings(2, 2, 2), BatchSettings(4, 3, 4))
 _SINGLE, _PAIRS, _LARGE = _BATCHES
+_SHARED = "shared: "
+_QUICK_SHARED = ("direct and staged mixed", "spans", "slots held")
 _RINGS = tuple((gpu, host) for gpu in (4, 8) for host in (3, 4))
 
 
@@ -18,17 +22,19 @@ def _mixed(length: int) -> str:
 
 def suite() -> list[Configuration]:
     """Every kind, with GPU rings of 4 and 8, host rings of 3 and 4, several batches."""
-    return [*_kinds_of_lists(), *_hosts(), *_requests(), *_engines(), *_stagers()]
+    plain = [*_kinds_of_lists(), *_hosts(), *_requests(), *_engines()]
+    return [*plain, *_stagers(), *_sharing(plain)]
 
 
 def quick_suite() -> list[Configuration]:
-    """One configuration of each kind, the smallest of those with the largest batches."""
+    """One configuration of each kind, the smallest of those with the largest batches; of the shared ones a few."""
     smallest: dict[str, Configuration] = {}
     for configuration in suite():
-        rank = (-configuration.settings.copy_batch, sum(len(p.entries) for p in configuration.passes))
-        kept = smallest.get(configuration.kind)
-        if kept is None or rank < (-kept.settings.copy_batch, sum(len(p.entries) for p in kept.passes)):
-            smallest[configuration.kind] = configuration
+        kind = configuration.kind
+        if kind.startswith(_SHARED) and kind.removeprefix(_SHARED) not in _QUICK_SHARED:
+            continue
+        if _rank(configuration) < _rank(smallest.setdefault(kind, configuration)):
+            smallest[kind] = configuration
     return list(smallest.values())
 
 
@@ -104,10 +110,34 @@ def _engines() -> list[Configuration]:
     for batches, gpu in ((_SINGLE, 4), (_LARGE, 8)):
         made.append(Configuration("slots held", gpu, 4, batches, (
             Pass((_mixed(gpu + 4),), held=gpu - batches.copy_batch, skips=(2,)), Pass(("d" * (gpu + 2),), held=1))))
+    # What is pending is part of a group when the next group is asked for.
+    made.append(Configuration("slots held", 8, 4, _LARGE, (Pass(("d" * 12,), held=5), Pass(("ddd",)))))
+    for batches, gpu in ((_SINGLE, 4), (_PAIRS, 5), (_LARGE, 8)):
+        made.append(Configuration("spans", gpu, 4, batches, (
+            Pass((_mixed(gpu + 3), "ddd"), span=3), Pass((_mixed(gpu + 2),), span=gpu, held=1),
+            Pass(("d" * (gpu + 1),), span=2, held=1))))
+        made.append(Configuration("spans", gpu, 4, batches, (
+            Pass((_mixed(gpu + 3),), span=2, held=1, stop_at=4), Pass(("dds",), span=3)), ahead=True))
     made.append(Configuration("several segments", 4, 3, _PAIRS, (Pass(("DDDSSSDdsS",)), Pass(("DSDSDS",)))))
     made.append(Configuration("group submission", 8, 3, _LARGE, (Pass(("d" * 12 + "sss",)), Pass(("DDDDdddddd",))),
                               submission="group"))
     return made
+
+
+def _sharing(plain: list[Configuration]) -> list[Configuration]:
+    """The smallest of each kind with the smallest and with the largest batches again, with shared dependencies."""
+    chosen: dict[tuple[str, bool, bool], Configuration] = {}
+    for configuration in plain:
+        key = (configuration.kind, configuration.settings == _SINGLE, configuration.ahead)
+        kept = chosen.setdefault(key, configuration)
+        if _rank(configuration) < _rank(kept):
+            chosen[key] = configuration
+    return [replace(c, kind=f"{_SHARED}{c.kind}", share=True) for c in chosen.values()]
+
+
+def _rank(configuration: Configuration) -> tuple[int, int]:
+    """Large batches first, then few entries."""
+    return -configuration.settings.copy_batch, sum(len(p.entries) for p in configuration.passes)
 
 
 def _stagers() -> list[Configuration]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from strata.tools.report import Report
 from strata.tools.tables import Table
-from tests.proof.prover.predict import REASONS
+from tests.proof.prover.predict import AVOIDED, REASONS
 from tests.proof.prover.trials import Trial
 
 __all__ = ["NecessityReport", "by_kind", "by_purpose", "by_reason"]
@@ -117,14 +117,22 @@ class NecessityReport(Report):
 
 
 _BELOW_THE_TABLE = """
+The rows that begin with "shared" have `share_dependencies=True`. What stream order gives already is not asked for
+there: of the reasons for a redundant call, these may not occur, and the proof fails if one does:
+
+{avoided}
+
+What stays redundant there, strata cannot know to be: what the host happens to know, what the engine queued before
+strata heard of it, whether a use is asked for later, and what the ends of requests and of the streamer wait for.
+
 Which of two workers gets a job depends on the run, and so which of their waits are repetitions: there the rule is
 applied to the call that was ignored, from what that thread had waited for before. This row, and what is seen in the
-bytes, which depends on who is quick, may differ by a few from run to run.
-"""
+bytes, which depends on who is quick, may differ by a few from run to run. With shared dependencies no wait is repeated.
+""".format(avoided="\n".join(f"- {text};" for reason, text in REASONS.items() if reason in AVOIDED))
 
 _CLOSING = """
 Each of these calls belongs to a rule that is needed elsewhere, and leaving it out would tie one part of strata to what
-another part, or the engine, happens to do. One wait for each acquired entry keeps `acquire` free of the question which
+another part, or the engine, happens to do. Without shared dependencies one wait for each acquired entry keeps `acquire` free of the question which
 entries of the group were skipped. One `used` record for each entry lets whatever grouping comes next ask for any of
 them. The end of a request waits for the host ring's last DMA by its own event, since the host ring also serves engines
 that issue their own copies; and it synchronizes the copy stream, since sources that are read in place have no such
