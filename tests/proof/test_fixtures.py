@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import strata
 from strata import _hip, pinned_empty
 from strata.errors import StrataError
 from strata.settings import BatchSettings
@@ -21,10 +22,11 @@ from strata.tools.selftest import (
     holds,
     ownership,
     run_fixtures,
+    spans,
     transitions,
 )
 from strata.tools.selftest import bench as bench_module
-from strata.tools.selftest.oracle import Oracle
+from strata.tools.selftest.oracle import Consumption, Oracle
 from strata.tools.selftest.outcome import TooManyFailures
 
 SEED = 20
@@ -46,10 +48,13 @@ def _left(software: Any) -> dict[str, int]:
     return {key: number for key, number in software.live().items() if key in bench_module._LEAKS}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("fixture", FIXTURES)
-def test_passes(fixture: str, schedule: str, software: Any) -> None:
-    outcome = _run(fixture, schedule)
+@pytest.mark.parametrize(("fixture", "schedule", "share"), [
+    *((fixture, schedule, False) for fixture in FIXTURES for schedule in SCHEDULES),
+    *(pytest.param(fixture, schedule, True, marks=[] if schedule == "lazy" else pytest.mark.slow)
+      for fixture in ("copy groups", "held terminal", "transitions", "aborts") for schedule in SCHEDULES),
+])
+def test_passes(fixture: str, schedule: str, share: bool, software: Any) -> None:
+    outcome = _run(fixture, schedule, share=share)
     assert outcome.texts == []
     assert outcome.ok
     assert outcome.cases > 0
@@ -93,6 +98,8 @@ def test_values_of_the_cases() -> None:
         *itertools.product(("staged", "mixed"), (False, True), [(2, 3, 9, 15)])}
     assert {(c.gpu_ring, c.batches, c.kind) for c in transitions._configurations(False)} == set(itertools.product(
         (8, 17), ((1, 1, 1), (4, 4, 4), (8, 16, 16)), ("direct", "staged", "mixed")))
+    assert {(c.gpu_ring, c.batches, c.kind, c.share) for c in spans._configurations(False)} == set(itertools.product(
+        (7, 12), ((1, 1, 1), (4, 3, 2), (8, 5, 5)), ("direct", "staged", "mixed"), (False, True)))
 
 
 def test_nothing_tried_is_nothing_shown() -> None:
@@ -359,6 +366,52 @@ def test_ignored_begin_fence(
     assert injection.fired
     assert outcome.failures > 0
     assert "happens-before" in " ".join(outcome.texts)
+
+
+@pytest.fixture
+def few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "_configurations",
+                        lambda quick: iter([spans._Configuration(7, (8, 5, 5), "direct", True)]))
+
+
+@pytest.mark.parametrize("call", ["hipEventRecord", "hipStreamWaitEvent"])
+def test_ignored_dependencies_of_spans(call: str, software: Any, few_spans: None) -> None:
+    """The engine's: shared `used` records, of which nobody may ask for one or the other, and spans' waits."""
+    found = 0
+    software.thread_role("engine")
+    try:
+        for nth in range(1, 9):
+            injection = software.inject(call, nth, action="ignore", thread="engine")
+            outcome = _run("spans", "copies-first" if call == "hipEventRecord" else "compute-first")
+            assert injection.fired
+            software.clear_injections()
+            found += "happens-before" in " ".join(outcome.texts)
+    finally:
+        software.thread_role(None)
+    assert found >= 3
+
+
+@pytest.mark.parametrize(("what", "wrong", "batches", "text"), [
+    ("span_end", lambda self, begin, end: end, (4, 3, 2), "the span is"),
+    ("asked", lambda self, entry: None, (8, 5, 5), "the span is"),
+])
+def test_wrong_spans(what: str, wrong: Callable[..., Any], batches: tuple[int, int, int], text: str, software: Any,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that cuts no span, or forgets what is pending, is not believed."""
+    kind = "mixed" if what == "span_end" else "direct"
+    monkeypatch.setattr(spans, "_configurations",
+                        lambda quick: iter([spans._Configuration(7, batches, kind, True)]))
+    monkeypatch.setattr(Consumption, what, wrong)
+    outcome = _run("spans")
+    assert outcome.failures > 0
+    assert text in " ".join(outcome.texts)
+
+
+def test_what_was_shared_counts_as_asked_for(software: Any) -> None:
+    counters = strata.Counters(copied_waits=3, copied_waits_shared=2, used_records=4)
+    expected = {"copied_waits": 5, "used_records": 4}
+    assert Bench(share=True).differences(counters, expected) == []
+    assert Bench().differences(counters, expected) == ["copied_waits is 3, expected 5"]
 
 
 def test_error_in_a_case(software: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import strata
 from strata.tools.cli import main
-from strata.tools.selftest import FIXTURES, SCHEDULES, Outcome, SelftestReport, processes, run_in_processes
+from strata.tools.selftest import FIXTURES, SCHEDULES, Bench, Outcome, SelftestReport, processes, run_in_processes
 from strata.tools.selftest.oracle import Oracle
 
 PACKAGE_ROOT = Path(strata.__file__).resolve().parents[1]
@@ -95,6 +95,22 @@ def test_ignored_call_is_exit_1(software: Any, capsys: pytest.CaptureFixture[str
     assert main(words) == 1
     assert injection.fired
     assert "wrong bytes" in capsys.readouterr().out
+
+
+def test_share_reaches_the_fixtures(software: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = []
+
+    def fixture(bench: Bench, outcome: Outcome) -> None:
+        shared.append(bench.share)
+        outcome.end_case("one", [])
+
+    for name in FIXTURES:
+        monkeypatch.setitem(FIXTURES, name, fixture)
+    words = ["selftest", "--in-process", "--runtime", "software", "--schedule", "eager", "--seed", "1"]
+    main(words)
+    main([*words, "--share"])
+    assert shared == [False] * len(FIXTURES) + [True] * len(FIXTURES)
+    assert "--seed 1 --schedule eager --share --in-process" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "environment", "text"), [

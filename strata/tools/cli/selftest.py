@@ -35,8 +35,8 @@ def add_parser(commands: Any) -> None:
         "selftest",
         help="check that strata streams right on this machine",
         description="Runs strata's fixtures (ownership of host buffers, copy groups, the held terminal, "
-        "transitions between requests, aborts) on a HIP runtime; on the software one under every schedule, with a "
-        "happens-before checker. Prints a page with a block for bug reports. Exits 0 where nothing failed, 1 "
+        "transitions between requests, aborts, spans) on a HIP runtime; on the software one under every schedule, "
+        "with a happens-before checker. Prints a page with a block for bug reports. Exits 0 where nothing failed, 1 "
         "where something did, 2 for bad input.",
     )
     parser.add_argument("--runtime", choices=runtime.NAMES,
@@ -46,6 +46,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seed", metavar="N", type=seed_type,
                         help="of everything that is random (default: a new one, which is printed)")
     parser.add_argument("--quick", action="store_true", help="fewer configurations, less than half a minute")
+    parser.add_argument("--share", action="store_true",
+                        help="with shared dependencies (spans are always tried with and without)")
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     parser.add_argument("--in-process", action="store_true",
                         help="run in this process, for debuggers: a crash or a hang is not caught then")
@@ -63,9 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         name = _runtime(arguments.runtime)
         schedules = _schedules(name, arguments.schedule)
         if arguments.in_process:
-            found = _run_here(name, schedules, seed, arguments.quick, progress)
+            found = _run_here(name, schedules, seed, arguments, progress)
         else:
-            found = run_in_processes(runtime=name, schedules=schedules, seed=seed, quick=arguments.quick, say=progress)
+            found = run_in_processes(runtime=name, schedules=schedules, seed=seed, quick=arguments.quick,
+                                     share=arguments.share, say=progress)
     except (_InputError, RuntimeNotFound, SettingsError, Unusable) as problem:
         return complain("strata selftest", progress, problem, BAD_INPUT)
     except (StrataError, MemoryError) as problem:
@@ -103,12 +106,14 @@ def _schedules(name: str, wanted: Schedule | None) -> Sequence[Schedule | None]:
 
 
 def _run_here(
-    name: runtime.Name, schedules: Sequence[Schedule | None], seed: int, quick: bool, progress: Progress
+    name: runtime.Name, schedules: Sequence[Schedule | None], seed: int, arguments: argparse.Namespace,
+    progress: Progress,
 ) -> Run:
     runtime.use(name)
     found = Run(about=runtime.describe())
     for schedule in schedules:
-        found.outcomes += run_fixtures(Bench(schedule=schedule, seed=seed, quick=quick, say=progress))
+        found.outcomes += run_fixtures(Bench(schedule=schedule, seed=seed, quick=arguments.quick,
+                                             share=arguments.share, say=progress))
     return found
 
 
@@ -118,6 +123,8 @@ def _command(arguments: argparse.Namespace, name: str, seed: int) -> str:
         words += ["--schedule", arguments.schedule]
     if arguments.quick:
         words.append("--quick")
+    if arguments.share:
+        words.append("--share")
     if arguments.in_process:
         words.append("--in-process")
     return shlex.join(words)

@@ -56,10 +56,10 @@ def run(bench: Bench, outcome: Outcome) -> None:
         rng = np.random.default_rng([bench.seed, number, 5])
         with Raw() as raw, ExpertStreamer(
             nbytes, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=2, compute_stream=raw.stream(),
-            settings=BatchSettings(*wanted.batches), stall_timeout=DEADLINE_S,
+            settings=BatchSettings(*wanted.batches), stall_timeout=DEADLINE_S, share_dependencies=bench.share,
         ) as streamer:
             bench.name(streamer)
-            engine = _Engine(streamer, nbytes, wanted, rng, pools, back, 10_000 * number)
+            engine = _Engine(bench, streamer, nbytes, wanted, rng, pools, back, 10_000 * number)
             for turn in range(share):
                 bench.say(f"aborts: {wanted.name}, {turn + 1} of {share}")
                 error = False
@@ -74,8 +74,9 @@ def run(bench: Bench, outcome: Outcome) -> None:
 class _Engine:
     """An engine that gives up again and again, on one streamer."""
 
-    def __init__(self, streamer: ExpertStreamer, nbytes: int, wanted: Configuration, rng: np.random.Generator,
-                 pools: tuple[Pool, Pool], back: Readback, generation: int) -> None:
+    def __init__(self, bench: Bench, streamer: ExpertStreamer, nbytes: int, wanted: Configuration,
+                 rng: np.random.Generator, pools: tuple[Pool, Pool], back: Readback, generation: int) -> None:
+        self._bench = bench
         self._streamer = streamer
         self._nbytes = nbytes
         self._wanted = wanted
@@ -138,10 +139,7 @@ class _Engine:
         outcome.note(request.counters)
         _hip.synchronize_stream(self._streamer.compute_stream)
         expected = {**self._oracle.counts([entries.kinds]), **entries.copy_calls, **entries.payload}
-        return self._back.problems() + [
-            f"{key} is {actual}, expected {number}"
-            for key, (actual, number) in request.counters.matches(expected).items()
-        ]
+        return self._back.problems() + self._bench.differences(request.counters, expected)
 
     def _read(self, entries: Entries, entry: int, address: int, what: str) -> None:
         self._back.read(entries, entry, address, self._streamer.compute_stream, what)

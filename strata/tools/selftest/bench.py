@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strata import _hip, runtime
+from strata.counters import Counters
 from strata.runtime.software import control
 from strata.runtime.software.checking import checked, name_handles
 from strata.runtime.software.control import Schedule
@@ -65,6 +66,8 @@ class Bench:
         Of everything that is random.
     quick : bool
         Fewer configurations.
+    share : bool
+        Streamers share dependencies.
     say : callable, optional
         Called with a line of progress, often.
 
@@ -76,7 +79,7 @@ class Bench:
 
     def __init__(
         self, *, schedule: Schedule | None = None, seed: int = 0, quick: bool = False,
-        say: Callable[[str], None] = lambda text: None,
+        share: bool = False, say: Callable[[str], None] = lambda text: None,
     ) -> None:
         if schedule is not None and schedule not in SCHEDULES:
             raise ValueError(f"schedule is {schedule!r}; one of {', '.join(SCHEDULES)} is wanted")
@@ -86,8 +89,17 @@ class Bench:
         self.schedule = schedule
         self.seed = seed
         self.quick = quick
+        self.share = share
         self.say = say
         self._ballast: Ballast | None = None
+
+    def differences(self, counters: Counters, expected: Mapping[str, int]) -> list[str]:
+        """Say which counters are not as expected; what was shared counts as if it had been asked for."""
+        found = counters.as_dict()
+        if self.share:
+            found = {name: number + found.get(f"{name}_shared", 0) for name, number in found.items()}
+        return [f"{name} is {found[name]}, expected {number}" for name, number in expected.items()
+                if found[name] != number]
 
     @contextmanager
     def configured(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.bench import DEADLINE_S, Bench, settles
 from strata.tools.selftest.entries import Entries, make_entries, mixed_kinds
-from strata.tools.selftest.oracle import Group, Oracle, ownership_groups
+from strata.tools.selftest.oracle import Consumption, Group, Oracle, ownership_groups
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
 from strata.tools.selftest.sources import Pool
@@ -97,10 +97,11 @@ def run(bench: Bench, outcome: Outcome) -> None:
             with (
                 bench.unpinnable(wanted.pageable),
                 ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=wanted.host_ring, workers=1 + number % 2,
-                               settings=wanted.settings, stall_timeout=DEADLINE_S) as streamer,
+                               settings=wanted.settings, stall_timeout=DEADLINE_S,
+                               share_dependencies=bench.share) as streamer,
             ):
                 bench.name(streamer)
-                course = _Course(wanted, streamer, back, rng)
+                course = _Course(bench, wanted, streamer, back, rng)
                 for generation in range(2):
                     entries = make_entries(rng, _kinds(wanted, rng), pinned, pageable, SLOT, 2 * number + generation)
                     outcome.generations += 1
@@ -125,9 +126,10 @@ class _Course:
     """The generations of one streamer beside what the oracle expects of them."""
 
     def __init__(
-        self, wanted: _Configuration, streamer: ExpertStreamer, back: Readback, rng: np.random.Generator
+        self, bench: Bench, wanted: _Configuration, streamer: ExpertStreamer, back: Readback, rng: np.random.Generator
     ) -> None:
         settings = wanted.settings
+        self._bench = bench
         self._wanted = wanted
         self._streamer = streamer
         self._back = back
@@ -158,11 +160,7 @@ class _Course:
         expected = {
             **self._oracle.counts(parts, sum(skips)), **entries.copy_calls, **entries.payload, "begin_waits": 0,
         }
-        problems += [
-            f"{key} is {actual}, expected {number}"
-            for key, (actual, number) in request.counters.matches(expected).items()
-        ]
-        return problems + self._back.problems()
+        return problems + self._bench.differences(request.counters, expected) + self._back.problems()
 
     def _plan_problems(self, entries: Entries, groups: list[Group]) -> list[str]:
         """Compare the planner's own arrays with the oracle's groups."""
@@ -187,16 +185,22 @@ class _Course:
         """Take every entry, looking at publication before each; stop at the first thing that is wrong."""
         streamer = self._streamer
         holding: deque[Slot] = deque()
+        expected = Consumption(groups, streamer.gpu_ring, self._bench.share)
         for entry, skip in enumerate(skips):
             # What the engine holds back it has not consumed; skipped entries wait behind held ones.
-            consumed = holding[0].entry if holding else entry
+            expected.give_back_to(holding[0].entry if holding else entry)
+            if self._oracle.published(groups, expected.consumed) <= entry:
+                request.flush()  # as an acquire would, where dependencies are shared
+                expected.asked(entry)
+            consumed = expected.consumed
             allowed = self._oracle.published(groups, consumed)
             settles(lambda: request.issued, allowed, f"entries published with {consumed} released")
             if request.consumed != consumed:
                 return [f"consumed is {request.consumed}, expected {consumed}"]
             if skip:
                 request.skip()
-                consumed = holding[0].entry if holding else entry + 1
+                expected.give_back_to(holding[0].entry if holding else entry + 1)
+                consumed = expected.consumed
                 allowed = self._oracle.published(groups, consumed)
             else:
                 slot = request.acquire(DEADLINE_S)

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from strata.runtime.software.control import ControlError
-from strata.tools.selftest import aborts, copy_groups, held_terminal, ownership, transitions
+from strata.tools.selftest import aborts, copy_groups, held_terminal, ownership, spans, transitions
 from strata.tools.selftest.bench import Bench
 from strata.tools.selftest.outcome import Outcome, TooManyFailures
 
@@ -18,6 +18,7 @@ FIXTURES: dict[str, Callable[[Bench, Outcome], None]] = {
     "held terminal": held_terminal.run,
     "transitions": transitions.run,
     "aborts": aborts.run,
+    "spans": spans.run,
 }
 
 

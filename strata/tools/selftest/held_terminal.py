@@ -81,7 +81,8 @@ def run(bench: Bench, outcome: Outcome) -> None:
             outcome.generations += 1
             try:
                 with Raw() as raw, ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=1,
-                                                  settings=settings, stall_timeout=DEADLINE_S) as streamer:
+                                                  settings=settings, stall_timeout=DEADLINE_S,
+                                                  share_dependencies=bench.share) as streamer:
                     bench.name(streamer)
                     problems = _Terminal(bench, streamer, entries, back, raw, seconds).run(outcome)
                 break
@@ -187,6 +188,7 @@ class _Terminal:
         """After the latch is open, take the rest of the list."""
         for entry in range(consumed, len(self._entries)):
             allowed = self._oracle.published(self._groups, entry)
+            request.flush()  # what is pending where dependencies are shared
             settles(lambda: request.issued, allowed, f"entries published with {entry} released")
             slot = request.acquire(DEADLINE_S)
             self._read(entry, slot)

@@ -6,10 +6,11 @@ long as no rule speaks against the next one, and counts are made by walking over
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Group", "Oracle", "ends_ownership", "fences", "ownership_groups", "records_before"]
+__all__ = ["Consumption", "Group", "Oracle", "ends_ownership", "fences", "ownership_groups", "records_before"]
 
 
 @dataclass(frozen=True)
@@ -202,3 +203,66 @@ class Oracle:
             "used_records": entries,
             "skipped": skipped,
         }
+
+
+# --- the engine's side -----------------------------------------------------------------------------------------
+
+
+class Consumption:
+    """How far `released` and `consumed` must be, and how far a span may go.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+    gpu_ring : int
+    share : bool
+        Whether one record is made for what is given back of a copy group.
+    """
+
+    def __init__(self, groups: Sequence[Group], gpu_ring: int, share: bool) -> None:
+        self._begins = [group.begin for group in groups]
+        self._groups = groups
+        self._gpu_ring = gpu_ring
+        self._share = share
+        self._pending = False
+        self.released = self.consumed = self.records = 0
+
+    def group_end(self, entry: int) -> int:
+        """The end of the entry's copy group."""
+        return self._groups[bisect_right(self._begins, entry) - 1].end
+
+    def give_back(self, end: int, *, read: bool = True) -> None:
+        """What was taken next has been given back, up to `end`; `read` where it takes a record."""
+        within = end < self.group_end(self.consumed)
+        self.released = end
+        self._pending |= read
+        if not self._pending:
+            self.consumed = end
+        elif not (self._share and within):
+            self._record()
+
+    def give_back_to(self, end: int) -> None:
+        """Entry by entry, up to `end`."""
+        while self.released < end:
+            self.give_back(self.released + 1)
+
+    def _record(self) -> None:
+        self.records += self._pending
+        self._pending = False
+        self.consumed = self.released
+
+    def asked(self, entry: int) -> None:
+        """The engine asks for an entry: where its group does not fit, what is pending is recorded."""
+        if self.group_end(entry) > self.consumed + self._gpu_ring:
+            self._record()
+
+    def may_hold(self, entry: int) -> bool:
+        """Whether an entry can be published with what is held now."""
+        return self.group_end(entry) <= self.released + self._gpu_ring
+
+    def span_end(self, begin: int, end: int) -> int:
+        """Where a span ends that could go on to `end` if its groups all fitted."""
+        self.asked(end - 1)
+        while end > begin + 1 and self.group_end(end - 1) > self.consumed + self._gpu_ring:
+            end -= 1
+        return end

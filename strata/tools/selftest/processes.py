@@ -49,6 +49,7 @@ def run_in_processes(
     schedules: Sequence[str | None],
     seed: int,
     quick: bool,
+    share: bool = False,
     say: Callable[[str], None] = lambda text: None,
     hang_s: float = HANG_S,
 ) -> Run:
@@ -61,6 +62,8 @@ def run_in_processes(
         Of the software runtime; ``(None,)`` for another.
     seed : int
     quick : bool
+    share : bool, optional
+        Streamers share dependencies.
     say : callable, optional
         Called with a line of progress, often.
     hang_s : float
@@ -77,7 +80,7 @@ def run_in_processes(
     """
     run = Run()
     for schedule in schedules:
-        order = {"runtime": runtime, "schedule": schedule, "seed": seed, "quick": quick}
+        order = {"runtime": runtime, "schedule": schedule, "seed": seed, "quick": quick, "share": share}
         _run_one(order, run, say, hang_s)
     return run
 

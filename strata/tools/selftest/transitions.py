@@ -129,7 +129,7 @@ class _Stage:
         """A streamer whose kernels run on the first of our streams."""
         with ExpertStreamer(
             SLOT, gpu_ring=self.gpu_ring, host_ring=HOST_RING, workers=2, settings=self.settings, slots=slots,
-            compute_stream=self.streams[0], stall_timeout=DEADLINE_S,
+            compute_stream=self.streams[0], stall_timeout=DEADLINE_S, share_dependencies=self.bench.share,
         ) as made:
             self.bench.name(made)
             try:
@@ -200,6 +200,7 @@ class _Stage:
                 self.release()
             self.consume(request, entries, what, stream=where, stop=len(entries) - hold)
             if hold:
+                request.flush()  # what is pending where dependencies are shared: the ring's next turn waits for it
                 self.hold(where)
                 self.consume(request, entries, what, stream=where, first=len(entries) - hold)
         self.count(request, what, begin_waits)

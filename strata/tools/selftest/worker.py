@@ -35,7 +35,7 @@ def main() -> int:
         answer(unusable=" ".join(str(problem).split()))
         return 0
     answer(about=about)
-    bench = Bench(schedule=order["schedule"], seed=order["seed"], quick=order["quick"],
+    bench = Bench(schedule=order["schedule"], seed=order["seed"], quick=order["quick"], share=order["share"],
                   say=lambda text: answer(at=text))
     for name in FIXTURES:
         for outcome in run_fixtures(bench, [name]):
