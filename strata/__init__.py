@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path as _Path
 
+from strata._interpreter import refuse_subinterpreter as _refuse_subinterpreter
 from strata._source_tree import prefer_built as _prefer_built
 
+_refuse_subinterpreter()
 _prefer_built(__name__, _Path(__file__).resolve().parent)
 
 from strata import runtime, sources

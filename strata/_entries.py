@@ -19,7 +19,10 @@ def dropped_entries(entries: Any, length: int) -> range | npt.NDArray[np.int64]:
     if isinstance(entries, slice):
         return range(length)[entries]
     if isinstance(entries, range):
-        return entries
+        if entries and not (0 <= entries[0] < length and 0 <= entries[-1] < length):
+            outside = next(entry for entry in (entries[0], entries[-1]) if not 0 <= entry < length)
+            raise IndexError(f"entries has {outside}; the list has {length} entries")
+        return range(entries[0], entries[0] + 1) if len(entries) == 1 else entries  # its step may be no int64
     array = np.asarray(entries)
     if array.ndim != 1:
         raise TypeError(f"entries is {entries!r}; an entry, a slice, a range, integers or a mask are wanted")

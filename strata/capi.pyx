@@ -214,6 +214,8 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
         return STRATA_OK
     if entry_starts == NULL or staged == NULL or entry_starts[0] != 0:
         return STRATA_INVALID
+    if entry_starts[n_entries] > 0 and (addresses == NULL or nbytes == NULL or offsets == NULL):
+        return STRATA_INVALID
     for i in range(n_entries):
         if entry_starts[i + 1] < entry_starts[i]:
             return STRATA_INVALID
@@ -223,7 +225,8 @@ cdef int extend(strata_request request, const uint64_t* addresses, const int64_t
                     or (nbytes[s] > 0 and addresses[s] > UINT64_MAX - <uint64_t>nbytes[s] + 1)):
                 return STRATA_INVALID
             for k in range(entry_starts[i], s):         # a handful: gate, up and down
-                if offsets[k] < offsets[s] + nbytes[s] and offsets[s] < offsets[k] + nbytes[k]:
+                if (nbytes[s] > 0 and nbytes[k] > 0 and offsets[k] < offsets[s] + nbytes[s]
+                        and offsets[s] < offsets[k] + nbytes[k]):
                     return STRATA_INVALID
     rows.n_entries = n_entries
     rows.addresses = addresses

@@ -34,6 +34,7 @@ from strata._file_rows import FileRows, file_rows_of
 from strata.layout import SlotField, SlotLayout
 from strata.sources.buffers import Owners, Stack, ask_runtime, ask_stack, host_memory, stacked_memory, type_and_shape
 from strata.sources.files import File
+from strata.sources.torch_memory import HeldStorage
 
 __all__ = ["ExpertCopies"]
 
@@ -116,6 +117,7 @@ class ExpertCopies:
 
     __slots__ = (
         "__weakref__", "_addresses", "_entry_starts", "_files", "_nbytes", "_offsets", "_owners", "_regions", "_staged",
+        "_storages",
     )  # fmt: skip
 
     _addresses: _UInt64
@@ -126,6 +128,7 @@ class ExpertCopies:
     _regions: _Int64 | None
     _owners: tuple[object, ...]
     _files: FileRows | None
+    _storages: tuple[HeldStorage, ...] | None
 
     def __init__(
         self,
@@ -224,6 +227,7 @@ class ExpertCopies:
         self._regions = regions
         self._owners = owners
         self._files = files
+        self._storages = None  # not looked for yet
 
     @classmethod
     def from_buffers(
@@ -251,9 +255,10 @@ class ExpertCopies:
         Returns
         -------
         ExpertCopies
-            It keeps the buffers exported, so that meanwhile a bytearray cannot be resized nor an mmap
-            closed, and torch refuses to resize a tensor's storage (ever after). Their contents are not copied:
-            they are read while a request runs. A file that is cut short under its mmap ends the process then
+            It keeps the buffers exported, so that meanwhile a bytearray or an array cannot be resized nor an mmap
+            closed, and torch refuses to resize a tensor's storage (ever after). A request refuses the list where torch
+            has moved a storage (``share_memory_``); do not move one while a request reads it. Their contents are not
+            copied: they are read while a request runs. A file that is cut short under its mmap ends the process then
             (SIGBUS); one that is given as a source in `files` ends the request, with an error.
 
         Raises
@@ -468,7 +473,15 @@ class ExpertCopies:
             self._owners,
             None if self._files is None else self._files.taken(rows),
         )
+        copies._storages = self._storages
         return copies
+
+    def _check_in_place(self) -> None:
+        """Raise `ValueError` where torch has moved what the addresses lie in. Asked when a request takes the list."""
+        if self._storages is None:
+            self._storages = tuple(owner for owner in self._owners if isinstance(owner, HeldStorage))
+        for storage in self._storages:
+            storage.check_in_place()
 
     @property
     def addresses(self) -> _UInt64:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._host_memory import check_room
+from .sources.buffers import Owners, keep_array
 
 __all__ = ["pinned_empty", "register"]
 
@@ -247,8 +248,8 @@ class register:
     ValueError
         `array` is not C-contiguous.
     ValueError
-        On entering: the array overlaps another one that is registered. (The same range may be registered again:
-        it is unpinned when the last block ends.)
+        On entering: the array lies in a map that was closed, or overlaps another one that is registered.
+        (The same range may be registered again: it is unpinned when the last block ends.)
     HipError
         On entering: the runtime could not pin the memory (some of it may be pinned already, by others). On
         leaving: it could not release it.
@@ -259,12 +260,13 @@ class register:
 
     Notes
     -----
-    Entering gives the array. The object keeps the array alive, can be entered again after it was left, and
+    Entering gives the array. Until it is left, the array cannot be resized nor a map that it lies in be closed. The
+    object keeps the array alive, can be entered again after it was left, and
     is for one thread at a time. Where it was entered by hand and is dropped without having been left, the range
     is unpinned before its array goes.
     """
 
-    __slots__ = ("__weakref__", "_array", "_entered", "_finalizer")
+    __slots__ = ("__weakref__", "_array", "_entered", "_finalizer", "_owners")
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         if not isinstance(array, np.ndarray):
@@ -281,6 +283,7 @@ class register:
         self._array = array
         self._entered = False
         self._finalizer: weakref.finalize | None = None
+        self._owners: Owners | None = None  # while it lasts: what keeps the memory from being resized or unmapped
 
     def __enter__(self) -> npt.NDArray[Any]:
         if self._entered:
@@ -289,8 +292,11 @@ class register:
             from . import runtime
 
             runtime.ensure()
+            owners = Owners()
+            keep_array(self._array, "array", owners)
             address, nbytes = self._array.ctypes.data, self._array.nbytes
             _registrations.add(address, nbytes)
+            self._owners = owners
             # It runs before the array goes: weak references are cleared before attributes.
             self._finalizer = weakref.finalize(self, _drop_registration, address, nbytes, os.getpid())
             self._finalizer.atexit = False
@@ -309,3 +315,4 @@ class register:
         # In a child after fork nothing is pinned, and the runtime is the parent's.
         if detached is not None and detached[2][2] == os.getpid():
             _registrations.remove(detached[2][0])
+        self._owners = None

@@ -146,7 +146,8 @@ class HostStager:
         StrataError
             If a request is still running, or the stager is closed or broken.
         TypeError, ValueError
-            Naming the argument; if a staged entry does not fit a buffer. Nothing is started.
+            Naming the argument; if a staged entry does not fit a buffer, or torch has moved a storage of the list.
+            Nothing is started.
         HipError
             If an event of the ring's cannot be made.
         MemoryError
@@ -154,6 +155,7 @@ class HostStager:
         """
         if not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        copies._check_in_place()
         if len(copies):
             extents = copies.entry_extents()
             large = ((extents > self.buffer_bytes) & (copies.staged != 0)).nonzero()[0]

@@ -26,6 +26,7 @@ def begin_request(StreamerCore core, limits, copies, lent_slots, uintptr_t compu
         request._drain()
     request = None
     if copies is not None:
+        copies._check_in_place()
         core._check_entries(copies, 0)
     plan.gpu_ring = core.gpu_ring
     plan.host_ring = core.host_ring

@@ -186,7 +186,7 @@ class Request:
         TypeError
             If `copies` is no `ExpertCopies`.
         ValueError
-            If an entry does not fit a slot; nothing is appended.
+            If an entry does not fit a slot, or torch has moved a storage of the list; nothing is appended.
         MemoryError
             If no host buffer can be allocated, with the bytes asked for.
         """

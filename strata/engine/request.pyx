@@ -447,7 +447,7 @@ cdef class Request(Running):
         TypeError
             If `copies` is no `ExpertCopies`.
         ValueError
-            If an entry does not fit a slot; nothing is appended.
+            If an entry does not fit a slot, or torch has moved a storage of the list; nothing is appended.
         MemoryError
             If no host buffer can be allocated, with the bytes asked for.
         """
@@ -459,6 +459,7 @@ cdef class Request(Running):
         self.pipeline()
         if not isinstance(copies, ExpertCopies):
             raise TypeError(f"copies is {type(copies).__name__}; a strata.ExpertCopies is wanted")
+        copies._check_in_place()
         if pipeline_shorten(self.pipeline()):
             owners, self.core.owners = self.core.owners, []
             owners = None                       # letting go may run Python

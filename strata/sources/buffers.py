@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from strata.sources.torch_memory import is_torch, storage_view, torch_bytes
+from strata.sources.torch_memory import HeldStorage, is_torch, torch_bytes
 
 __all__ = [
     "Owners", "Stack", "ask_runtime", "ask_stack", "host_memory", "new_regions", "stacked_memory", "type_and_shape",
@@ -35,10 +36,11 @@ class Owners:
     An ``id`` says something as long as its object lives, so whatever is a key here is kept here, too.
     """
 
-    __slots__ = ("_kept", "_regions")
+    __slots__ = ("_guards", "_kept", "_regions")
 
     def __init__(self) -> None:
         self._kept: dict[object, object] = {}
+        self._guards: list[weakref.ref[Any]] = []
         self._regions: dict[int, tuple[int, object]] = {}
 
     def keep(self, key: object, kept: object) -> None:
@@ -52,6 +54,10 @@ class Owners:
         """What is kept by a key."""
         return self._kept[key]
 
+    def guard(self, array: npt.NDArray[Any]) -> None:
+        """Keep an array's memory where it is: NumPy resizes none with a weak reference, ``refcheck=False`` or not."""
+        self._guards.append(weakref.ref(array))
+
     def region(self, memory: object) -> int:
         """The region that lies in the memory of an object, which is kept."""
         number, _ = self._regions.get(id(memory), (-1, None))
@@ -61,8 +67,8 @@ class Owners:
         return number
 
     def objects(self) -> tuple[object, ...]:
-        """What is kept, in the order in which it came."""
-        return tuple(self._kept.values())
+        """What is kept, in the order in which it came; last, what keeps arrays from being resized."""
+        return (*self._kept.values(), tuple(self._guards)) if self._guards else tuple(self._kept.values())
 
 
 def ask_runtime(addresses: _UInt64, nbytes: _Int64) -> bool | _Bool:
@@ -253,6 +259,7 @@ def keep_array(array: npt.NDArray[Any], name: str, owners: Owners) -> None:
             kind = type(root.base).__name__
             raise ValueError(f"{name} lies in a {kind} that gives no memory: {error}") from None
     owners.keep(id(root), root)
+    owners.guard(root)
 
 
 def _torch_source(source: Any, name: str, owners: Owners) -> tuple[int, int, int]:
@@ -264,9 +271,9 @@ def _torch_source(source: Any, name: str, owners: Owners) -> tuple[int, int, int
 
 
 def keep_storage(storage: Any, owners: Owners) -> tuple[int, int]:
-    """(address, source region) of a storage of torch's, whose one view is kept."""
-    key = ("storage", storage._cdata)  # the address of the storage's own object, which the view keeps
+    """(address, source region) of a storage of torch's, which is kept once."""
+    key = ("storage", storage._cdata)  # the address of the storage's own object, which is kept
     if not owners.has(key):
-        owners.keep(key, storage_view(storage))
-    view = owners.get(key)
-    return int(view.__array_interface__["data"][0]), owners.region(view)
+        owners.keep(key, HeldStorage(storage))
+    held = owners.get(key)
+    return held.address, owners.region(held)

@@ -1,7 +1,8 @@
 """Host memory of torch's tensors and storages, without importing torch: whoever has one has imported it.
 
 A list of copies holds a NumPy view of each storage. As long as one exists, and ever after, torch refuses to resize
-that storage, so its bytes stay where they are.
+that storage, so its bytes stay where they are. torch does not refuse to move a storage to shared memory
+(``share_memory_``, or a tensor that is sent to another process), and frees the old bytes: a request looks for that.
 """
 
 from __future__ import annotations
@@ -9,10 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-__all__ = ["is_torch", "storage_view", "torch_bytes"]
+__all__ = ["HeldStorage", "is_torch", "torch_bytes"]
 
 
 def is_torch(source: Any) -> bool:
@@ -85,12 +83,32 @@ def torch_bytes(source: Any, name: str, *, stacked: bool = False) -> tuple[Any, 
         return storage, first, nbytes
 
 
-def storage_view(storage: Any) -> npt.NDArray[np.uint8]:
-    """The bytes of a storage; from then on torch refuses to resize it."""
-    torch = sys.modules["torch"]
-    tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
-    view: npt.NDArray[np.uint8] = tensor.set_(storage, 0, (storage.nbytes(),), (1,)).numpy()
-    return view
+class HeldStorage:
+    """A storage and the view of its bytes that keeps torch from resizing it.
+
+    Attributes
+    ----------
+    address : int
+        Where the bytes lay when it was made.
+    """
+
+    __slots__ = ("_storage", "_view", "address")
+
+    def __init__(self, storage: Any) -> None:
+        torch = sys.modules["torch"]
+        tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._storage = storage
+        self._view = tensor.set_(storage, 0, (storage.nbytes(),), (1,)).numpy()
+        self.address = int(storage.data_ptr())
+
+    def check_in_place(self) -> None:
+        """Raise `ValueError` where torch has moved the bytes."""
+        now = int(self._storage.data_ptr())
+        if now != self.address:
+            raise ValueError(
+                f"copies has a torch storage that lay at {self.address:#x} and was moved to {now:#x} (share_memory_, "
+                "or sent to another process): make the list after that"
+            )
 
 
 def _check_place(device: Any, name: str, kind: str) -> None:

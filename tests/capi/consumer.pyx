@@ -97,6 +97,18 @@ def extend(request, const uint64_t[::1] addresses, const int64_t[::1] nbytes, co
     return status
 
 
+def extend_without(request, missing):
+    """One entry of one segment, with a null pointer for one of the arrays."""
+    cdef uint64_t address = 4096
+    cdef int64_t nbytes = 8
+    cdef int64_t offset = 0
+    cdef int64_t[2] starts = [0, 1]
+    cdef uint8_t staged = 0
+    return strata.extend(strata.request_handle(request), NULL if missing == "addresses" else &address,
+                         NULL if missing == "nbytes" else &nbytes, NULL if missing == "offsets" else &offset, starts,
+                         &staged, 1)
+
+
 def progress(request):
     cdef strata.strata_request handle = strata.request_handle(request)
     return strata.issued(handle), strata.consumed(handle), strata.length(handle)

@@ -136,8 +136,13 @@ def test_extends_with_copied_arrays(consumer, sources):
             starts = np.array(starts)
             flags = np.zeros(len(starts) - 1, np.uint8)
             assert consumer.extend(request, both, np.full(2, 8), np.array([8, 0]), starts, flags) == INVALID
+        for missing in ("addresses", "nbytes", "offsets"):
+            assert consumer.extend_without(request, missing) == INVALID
+        # An empty segment overlaps nothing, wherever it lies.
+        assert consumer.extend(request, both, np.array([8, 0]), np.array([0, 4]), two, np.zeros(1, np.uint8)) == OK
         beyond = np.array([2**64 - 4], dtype=np.uint64)
         assert consumer.extend(request, beyond, np.array([8]), np.array([0]), bad, np.zeros(1, np.uint8)) == INVALID
+        request.acquire().release()
         request.acquire().release()
         request.finish()
 

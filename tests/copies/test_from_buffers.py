@@ -327,6 +327,23 @@ def test_a_bytearray_cannot_be_resized_meanwhile():
     source.append(0)
 
 
+@pytest.mark.parametrize("size", [0, 1, 10**6])
+@pytest.mark.parametrize("make", [
+    lambda a: ExpertCopies.from_buffers([a], False),
+    lambda a: ExpertCopies.from_buffers([a[1:3]], False),
+    lambda a: ExpertCopies.from_buffers([a[:, None]], False).take([0]),
+    lambda a: ExpertCopies.concatenate([ExpertCopies.from_buffers([a], False), ExpertCopies.from_buffers([b"x"], False)]),
+    lambda a: ExpertCopies.from_stacked(a, pinned=False),
+])
+def test_an_array_cannot_be_resized_meanwhile_not_even_unchecked(make, size):
+    array = np.arange(1000, dtype=np.uint8)
+    copies = make(array)
+    with pytest.raises(ValueError, match="cannot resize"):
+        array.resize(size, refcheck=False)
+    del copies
+    array.resize(size, refcheck=False)
+
+
 @pytest.mark.parametrize(
     "over",
     [
@@ -369,7 +386,7 @@ def test_a_released_view_stays_valid():
 def test_many_slices_of_one_array_keep_it_once():
     pool = np.arange(4096, dtype=np.uint8)
     copies = ExpertCopies.from_buffers([pool[i * 4 : i * 4 + 4] for i in range(1024)], False)
-    assert len(copies.owners) == 1
+    assert len(copies.owners) == 2  # and what keeps it from being resized
     assert copies.owners[0] is pool
 
 

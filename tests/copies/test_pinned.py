@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import logging
+import mmap
 import os
 
 import numpy as np
@@ -231,6 +232,20 @@ def test_the_array_lives_while_it_is_pinned(fake):
         gc.collect()
         (address,) = fake.registered
         assert registration._array.ctypes.data == address
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 5)])
+def test_the_memory_stays_while_it_is_pinned(fake, part):
+    array = np.zeros(1000, np.uint8)
+    with register(array[part]):
+        with pytest.raises(ValueError, match="cannot resize"):
+            array.resize(2000, refcheck=False)
+    array.resize(2000, refcheck=False)
+    mapped = mmap.mmap(-1, 4096)
+    with register(np.ndarray((9,), np.uint8, mapped)):  # which does not export the map itself
+        with pytest.raises(BufferError):
+            mapped.close()
+    mapped.close()
 
 
 def test_entering_twice(fake):

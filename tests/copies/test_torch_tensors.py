@@ -14,6 +14,7 @@ import strata
 from strata.copies import ExpertCopies
 
 torch = pytest.importorskip("torch")
+reductions = pytest.importorskip("torch.multiprocessing.reductions")
 
 
 def content(copies: ExpertCopies, entry: int) -> bytes:
@@ -95,6 +96,33 @@ def test_a_storage_given_as_such_is_not_resized() -> None:
     with pytest.raises(RuntimeError, match="not resizable"):
         storage.resize_(0)
     assert content(copies, 0) == bytes(range(16))
+
+
+@pytest.mark.parametrize("move", [
+    lambda t: t.share_memory_(), lambda t: t.untyped_storage().share_memory_(), lambda t: t.view(10, 100)[3].share_memory_(),
+    lambda t: torch.nn.ParameterList([torch.nn.Parameter(t, False)]).share_memory(),
+    lambda t: reductions.reduce_storage(t.untyped_storage()),
+], ids=["tensor", "storage", "view", "module", "another process"])  # fmt: skip
+def test_a_storage_that_was_moved_meanwhile_is_refused(move) -> None:
+    """torch moves it and frees the old bytes, whoever looks at them."""
+    tensor = torch.zeros(1000, dtype=torch.uint8)
+    numpy = ExpertCopies.from_buffers([np.zeros(8, np.uint8)], False)
+    lists = [held(tensor), held(tensor[:100]).take([0]), ExpertCopies.concatenate([numpy, held(tensor)]),
+             ExpertCopies.from_stacked(tensor.view(10, 100), pinned=False)]  # fmt: skip
+    lists.append(lists[0].take([0]))
+    with strata.ExpertStreamer(1000, gpu_ring=2) as streamer, strata.HostStager(1000) as stager:
+        move(tensor)
+        for copies in lists:
+            with pytest.raises(ValueError, match=r"copies has a torch storage that lay at 0x.* and was moved to 0x"):
+                streamer.begin(copies)
+            with pytest.raises(ValueError, match="was moved to 0x"):
+                stager.start(copies)
+        with streamer.begin(numpy) as request:
+            with pytest.raises(ValueError, match="was moved to 0x"):
+                request.extend(lists[0])
+            assert len(request) == 1
+            request.extend(held(tensor))
+            assert [slot.nbytes for slot in request] == [8, 1000]
 
 
 def test_a_tensor_may_be_given_other_memory() -> None:

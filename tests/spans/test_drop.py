@@ -94,6 +94,7 @@ def test_bad_entries_drop_nothing(software) -> None:
             cases = [
                 (0, ValueError, "entries has 0"), ([1, 9], ValueError, "entries has 1"), (20, IndexError, "entries has 20"),
                 ([12, -1], IndexError, "entries has -1"), (range(15, 25), IndexError, "entries has 24"),
+                (range(10**30), IndexError, f"entries has {10**30 - 1}"), (range(2**64, 15, -1), IndexError, "entries has"),
                 (slice(None), ValueError, "entries has 0"), (True, TypeError, "entries"), ("9", TypeError, "entries"),
                 ([1.5], TypeError, "dtype float64"), (np.ones(19, bool), ValueError, "mask of 19"),
                 (np.zeros((2, 2), np.int64), TypeError, "entries"), (None, TypeError, "entries"),
@@ -106,7 +107,7 @@ def test_bad_entries_drop_nothing(software) -> None:
             held.release()
             mask = np.zeros(20, bool)
             mask[10] = True
-            for good in (mask, np.array([12, 11], np.uint16), range(14, 12, -1), np.int32(16), slice(18, 20)):
+            for good in (mask, np.array([12, 11], np.uint16), range(14, 12, -1), range(16, 20, 10**30), slice(18, 20)):
                 request.drop(good)
             for entry in range(2, 10):
                 with request.acquire() as slot:

@@ -57,7 +57,8 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
     Parameters
     ----------
     tensors : iterable of torch.Tensor
-        Contiguous, on the CPU. A pinned one counts nothing.
+        Contiguous, on the CPU. One that lies in an earlier one counts nothing. torch must not move one to shared memory
+        while it is pinned.
     limit : int, optional
         Bytes at most. Default: no budget.
 
@@ -69,7 +70,7 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
     Raises
     ------
     TypeError, ValueError
-        If one is no contiguous CPU tensor, before anything is pinned.
+        If one is no contiguous CPU tensor, before anything is pinned. If one overlaps in part what is pinned.
     HipError
         If the runtime refuses for another reason than memory that cannot be pinned.
     """
@@ -83,9 +84,14 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise ValueError(f"limit is {limit!r}; a number of bytes from 0 is wanted")
     got = Pinned()
+    done: list[tuple[int, int]] = []
     try:
         for tensor in wanted:
             nbytes = tensor.numel() * tensor.element_size()
+            begin = tensor.data_ptr()
+            if any(first <= begin and begin + nbytes <= end for first, end in done):
+                got.tensors.append(tensor)  # a view of one that came before it
+                continue
             if got.left or (limit is not None and got.nbytes + nbytes > limit):
                 got.left.append(tensor)
                 got.why = got.why or f"the budget of {limit} bytes is spent"
@@ -102,6 +108,7 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
                     got.why = str(problem)
                     continue
                 got._ranges.append(held)
+                done.append((begin, begin + nbytes))
             got.tensors.append(tensor)
             got.nbytes += nbytes
     except BaseException:

@@ -181,6 +181,16 @@ def test_pin_keeps_to_its_budget(software) -> None:
         copies = strata.ExpertCopies.from_stacked(got.tensors[0].view(10, -1))
         assert not copies.staged.any()
     assert software.live()["registered_ranges"] == before
+    # What lies in one that came before counts nothing, be it the same or a part.
+    with pin([tensors[0], tensors[0], tensors[0][10:20], tensors[1]], limit=100_000) as got:
+        assert (len(got.tensors), got.nbytes, got.left) == (4, 100_000, [])
+        assert software.live()["registered_ranges"] == before + 2
+        with pin(tensors[:1]):
+            pass
+        assert not strata.ExpertCopies.from_buffers(tensors[:1]).staged.any()
+    with pytest.raises(ValueError, match="overlaps"):
+        pin([tensors[2], tensors[0][:20], tensors[0]])
+    assert software.live()["registered_ranges"] == before
     with pytest.raises(ValueError, match=r"tensors\[1\]"):
         pin([tensors[0], tensors[1][::2]])
     with pytest.raises(TypeError, match=r"tensors\[0\] is ndarray"):
