@@ -23,6 +23,7 @@ from benchmarks.transformers.arms import ARMS, Arm, without
 from benchmarks.transformers.measure import decode, drop_from_page_cache, link_rate, prefill, read_rate
 from benchmarks.transformers.model import SHAPES, make_checkpoint
 from benchmarks.transformers.report import markdown
+from strata.tools.files import write_whole
 
 FIRST_TOKEN_ARMS = ("strata, files", "accelerate cpu_offload", "double buffer of layers, pinned")
 DECODE_PROMPT = 512
@@ -112,8 +113,8 @@ def measure(arguments: argparse.Namespace, path: Path) -> dict[str, Any]:
 def write(folder: Path, run: dict[str, Any]) -> str:
     """Write what there is, as JSON and as a table: a run that is ended early keeps the arms that it had. The table."""
     table = markdown(run)
-    (folder / "transformers.json").write_text(json.dumps(run, indent=1) + "\n")
-    (folder / "transformers.md").write_text(table)
+    write_whole(folder / "transformers.json", json.dumps(run, indent=1) + "\n")
+    write_whole(folder / "transformers.md", table)
     return table
 
 

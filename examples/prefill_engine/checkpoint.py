@@ -14,6 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +34,7 @@ __all__ = [
 #: Parts of an expert, in the order in which they lie in a slot. The files have them in the order of their names.
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
+_UNFINISHED = ".checkpoint-"  #: folders that are being written begin so
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _MOST_JSON = 200_000_000  # bytes: a device node has no end
@@ -210,8 +216,10 @@ def _write(model: ModelConfig, path: Path, say: Callable[[str], None]) -> None:
     tensors, nbytes = checkpoint_size(model)
     _check_space(path, nbytes + tensors * _HEADER_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".checkpoint-", dir=path.parent))
+    _remove_abandoned(path.parent)
+    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
     stop = threading.Event()
+    lock = _lock(folder)
     try:
         total = model.layers + 1
         groups: tuple[int | None, ...] = (*range(model.layers), None)
@@ -247,6 +255,32 @@ def _write(model: ModelConfig, path: Path, say: Callable[[str], None]) -> None:
             # Another process was first; its files are the same.
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder as long as this process lives; None where another has it locked, or the system has no such locks."""
+    if fcntl is None:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what a killed process has left unfinished: its lock is gone. An empty one may be about to be locked."""
+    for folder in parent.glob(f"{_UNFINISHED}*"):
+        try:
+            if any(folder.iterdir()) and (lock := _lock(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+        except OSError:  # somebody else's, or gone already
+            continue
 
 
 def _check_space(path: Path, nbytes: int) -> None:

@@ -64,6 +64,7 @@ class File:
         self.direct = direct
         self.handle, self.nbytes, close = (_open_windows if sys.platform == "win32" else _open_posix)(self.path, direct)
         self._finalizer = weakref.finalize(self, close, self.handle)
+        self._finalizer.atexit = False  # a request may read it up to the end, which closes it
         _open[self.handle] = self
 
     @property

@@ -14,13 +14,16 @@ from strata.errors import StrataError
 from strata.tools.progress import Progress
 
 __all__ = [
-    "BAD_INPUT", "ENDED", "FAILED", "INTERRUPTED", "OK", "MissingExtra", "OutputError", "complain", "needs", "put",
+    "BAD_INPUT", "FAILED", "INTERRUPTED", "OK", "MissingExtra", "OutputError", "complain", "needs", "put",
     "run_command",
 ]
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
-# What a shell reports of a command that Ctrl-C or SIGTERM ended, or whose reader has gone.
-INTERRUPTED, _NO_READER, ENDED = 130, 141, 143
+# What a shell reports of a command that Ctrl-C ended, or whose reader has gone.
+INTERRUPTED, _NO_READER = 130, 141
+
+# They end a process without a word, and leave what it was at. (SIGHUP: its terminal has gone.)
+_ENDING = ("SIGTERM", "SIGHUP")
 
 
 class OutputError(StrataError):
@@ -45,7 +48,7 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     -------
     int
         Its status; 1, where standard output takes no more; 2, where an extra is missing; 130 after Ctrl-C; 141, where
-        the reader of standard output has gone; 143 after SIGTERM.
+        the reader of standard output has gone; 143 after SIGTERM; 129 after SIGHUP.
 
     Raises
     ------
@@ -54,7 +57,8 @@ def run_command(name: str, run: Callable[[], int]) -> int:
 
     Notes
     -----
-    SIGTERM unwinds as Ctrl-C does, so that nothing half-done stays behind. A handler of the caller's own is kept.
+    SIGTERM and SIGHUP unwind as Ctrl-C does, so that nothing half-done stays behind. A handler of the caller's
+    own is kept, and so is a signal that is ignored.
     """
     try:
         with _ending_on_request():
@@ -65,9 +69,9 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         _say(f"{name}: interrupted")
         return INTERRUPTED
-    except _Ended:
-        _say(f"{name}: ended by SIGTERM")
-        return ENDED
+    except _Ended as end:
+        _say(f"{name}: ended by {end.signal.name}")
+        return 128 + end.signal
     except MissingExtra as problem:
         _say(f"{name}: error: {problem}")
         return BAD_INPUT
@@ -123,24 +127,32 @@ def needs(extra: str, *packages: str) -> None:
 
 
 class _Ended(BaseException):
-    """SIGTERM came. No `Exception`, as KeyboardInterrupt is none: nobody takes it for a failure."""
+    """A signal came. No `Exception`, as KeyboardInterrupt is none: nobody takes it for a failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
 
 
 @contextmanager
 def _ending_on_request() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+    numbers: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        there = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
+        numbers = [number for number in there if signal.getsignal(number) == signal.SIG_DFL]
 
     def end(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what unwinds now is not to be disturbed
-        raise _Ended
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)  # once is enough: what unwinds now is not to be disturbed
+        raise _Ended(number)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in numbers:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _flush() -> None:

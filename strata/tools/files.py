@@ -28,7 +28,7 @@ def write_whole(path: str | Path, text: str) -> None:
 
     Symbolic links are followed. A regular file is replaced by a new one with its mode and its owner. Everything else
     is written to in place: a device, a FIFO, a file with several names (hard links), the file that the standard
-    output goes to, and a file which could only be replaced by one of another owner.
+    output goes to, a file which could only be replaced by one of another owner or group, and a mount point.
 
     Parameters
     ----------
@@ -49,8 +49,7 @@ def write_whole(path: str | Path, text: str) -> None:
         if not found.st_mode & _ANY_WRITE:  # root may write to it, and is not to do so unasked
             raise PermissionError(errno.EACCES, "the file is read-only", str(path))
         target = os.path.realpath(path)
-        if _replaceable(target, found):
-            _replace(target, text, found)
+        if _replaceable(target, found) and _replace(target, text, found):
             return
     with open(path, "a" if _is_output(found) else "w", encoding="utf-8") as file:
         file.write(text)
@@ -200,22 +199,38 @@ def _replaceable(target: str, found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or os.geteuid() in (0, found.st_uid)
 
 
-def _replace(target: str, text: str, old: os.stat_result | None) -> None:
+def _replace(target: str, text: str, old: os.stat_result | None) -> bool:
+    """Put a new file in an old one's place, or where none is; False where the old one can only be written to."""
     # A short name of its own: the target's may be as long as names can be.
     temporary = os.path.join(os.path.dirname(target), f".strata-{secrets.token_hex(8)}.new")
     mode = 0o666 if old is None else 0o600  # less the umask; an old file's mode comes at the end
     try:
         with open(temporary, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if old is not None and hasattr(os, "fchown"):
-                if (os.fstat(file.fileno()).st_uid, os.fstat(file.fileno()).st_gid) != (old.st_uid, old.st_gid):
-                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
             file.write(text)
+            if old is not None and not _gives_to(file.fileno(), old):
+                os.unlink(temporary)
+                return False
         if old is not None:
             os.chmod(temporary, stat.S_IMODE(old.st_mode))
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as problem:
         try:
             os.unlink(temporary)
         except FileNotFoundError:
             pass
+        if old is not None and isinstance(problem, OSError) and problem.errno == errno.EBUSY:  # a mount point
+            return False
         raise
+    return True
+
+
+def _gives_to(handle: int, old: os.stat_result) -> bool:
+    """Whether a new file has, or gets, the owner and group of an old one."""
+    new = os.fstat(handle)
+    if not hasattr(os, "fchown") or (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
+        return True
+    try:
+        os.fchown(handle, old.st_uid, old.st_gid)
+    except PermissionError:  # a group that this user is not in; root without the capability
+        return False
+    return True

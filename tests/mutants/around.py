@@ -264,7 +264,7 @@ AROUND: tuple[Mutant, ...] = (
     line(
         "SIGTERM does not unwind", _COMMAND,
         "commands: SIGTERM leaves nothing half-done behind",
-        "    signal.signal(signal.SIGTERM, end)",
-        "    pass",
+        "        signal.signal(number, end)",
+        "        pass",
     ),
 )

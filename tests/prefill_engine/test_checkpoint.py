@@ -298,7 +298,36 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_what_a_killed_process_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL leaves it; what a living process writes, or is about to, is let be."""
+    fcntl = pytest.importorskip("fcntl")
+    program = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        from examples.prefill_engine import checkpoint
+        from examples.prefill_engine.config import config_from
+        checkpoint._fill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.open_checkpoint(config_from("tiny")[0], Path(sys.argv[1]))
+    """)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "checkpoint")], env=environment(),
+                          cwd=Path(__file__).resolve().parents[2], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    (killed,) = os.listdir(tmp_path)
+    assert killed.startswith(".checkpoint-")
+    assert os.listdir(tmp_path / killed)
+    (tmp_path / ".checkpoint-new").mkdir()
+    (tmp_path / ".checkpoint-another").mkdir()
+    (tmp_path / ".checkpoint-another" / "model-00001-of-00005.safetensors").touch()
+    writes = os.open(tmp_path / ".checkpoint-another", os.O_RDONLY)
+    try:
+        fcntl.flock(writes, fcntl.LOCK_EX)
+        open_checkpoint(config_from("tiny")[0], tmp_path / "checkpoint")
+    finally:
+        os.close(writes)
+    assert sorted(os.listdir(tmp_path)) == [".checkpoint-another", ".checkpoint-new", "checkpoint"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (1, 129), (signal.SIGINT, 130)])
 def test_a_signal_while_writing_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
     """Every thread of the writer's waits for the signal, so it comes in the middle."""
     program = textwrap.dedent("""

@@ -153,22 +153,37 @@ def test_how_a_command_ends(ending: BaseException, status: int, words: str,
 
 
 @unix
-def test_sigterm_unwinds(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_that_ends_a_process_unwinds(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     unwound = []
+    number = getattr(signal, name)
 
     def work() -> int:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
             unwound.append(True)
         return 0
 
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert command.run_command("c", work) == 143
-    assert unwound == [True]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert capsys.readouterr().err == "c: ended by SIGTERM\n"
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert command.run_command("c", work) == status
+        assert unwound == [True]
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert capsys.readouterr().err == f"c: ended by {name}\n"
+
+
+@unix
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    """As nohup has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert command.run_command("c", lambda: os.kill(os.getpid(), signal.SIGHUP) or 7) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @unix

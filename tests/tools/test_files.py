@@ -72,6 +72,46 @@ def test_a_file_of_another_owner_is_written_to_in_place(tmp_path: Path, monkeypa
 
 
 @unix
+def test_a_file_whose_group_cannot_be_given_is_written_to_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user is not in the group that root gave it; or root lacks the capability, as in a container."""
+    path = tmp_path / "file"
+    path.write_text("old, and longer")
+    before = os.stat(path)
+    fstat = os.fstat
+
+    def of_another_group(handle: int) -> os.stat_result:
+        found = list(fstat(handle))
+        found[stat.ST_GID] += 1
+        return os.stat_result(found)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fstat", of_another_group)
+    monkeypatch.setattr(os, "fchown", refused)
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert os.stat(path).st_ino == before.st_ino
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_mount_point_is_written_to_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single file that a container was given: nothing can be renamed to it."""
+    path = tmp_path / "file"
+    path.write_text("old, and longer")
+
+    def busy(*_: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@unix
 def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
