@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.ab.errors import NotComparable
-from benchmarks.ab.outcome import Outcome
+from benchmarks.ab.process_output import ProcessOutput
 
 __all__ = ["check_agreement"]
 
 
-def check_agreement(outcomes: Sequence[tuple[str, Outcome]]) -> None:
+def check_agreement(outcomes: Sequence[tuple[str, ProcessOutput]]) -> None:
     """Refuse processes that differ from the first one in model, seed, input or output.
 
     Parameters
     ----------
-    outcomes : sequence of (str, Outcome)
+    outcomes : sequence of (str, ProcessOutput)
         Each with words for its process.
 
     Raises

@@ -11,7 +11,7 @@ from benchmarks.ab.arms import Arm
 from benchmarks.ab.errors import InputError, WatchdogError, WorkloadError
 from benchmarks.ab.machine import Machine
 from benchmarks.ab.memory import MemoryWatch, psutil
-from benchmarks.ab.outcome import Outcome, Sample, read_outcome
+from benchmarks.ab.process_output import ProcessOutput, Sample, read_output
 from benchmarks.ab.processes import run_process
 from benchmarks.ab.report import BenchReport
 
@@ -64,7 +64,7 @@ class Protocol:
 class ProcessRun:
     """One process of an arm: what it printed, what memory did meanwhile, how long it was there."""
 
-    outcome: Outcome
+    outcome: ProcessOutput
     memory: MemoryWatch
     seconds: float
 
@@ -130,7 +130,7 @@ def bench(
         raise InputError(f"there is an arm twice: {', '.join(names)}")
     machine = Machine.here()
     all_runs = [ArmRuns(arm) for arm in arms]
-    done: list[tuple[str, Outcome]] = []
+    done: list[tuple[str, ProcessOutput]] = []
     for turn in range(protocol.processes):
         for runs in all_runs:
             name = f"process {turn + 1} of arm {runs.name}"
@@ -148,7 +148,7 @@ def _run(arm: Arm, protocol: Protocol, name: str) -> ProcessRun:
     began = time.monotonic()
     try:
         text = run_process(command, watch, interval_s=protocol.interval_s, timeout_s=protocol.timeout_s)
-        outcome = read_outcome(text, arm, protocol.samples)
+        outcome = read_output(text, arm, protocol.samples)
     except (WatchdogError, WorkloadError) as problem:
         raise type(problem)(f"{name}: {problem}") from None
     return ProcessRun(outcome, watch, time.monotonic() - began)

@@ -12,7 +12,7 @@ from examples.prefill_engine.checkpoint import open_checkpoint
 from examples.prefill_engine.config import config_from
 from examples.prefill_engine.engine import Engine, prompt
 from examples.prefill_engine.errors import InputError
-from examples.prefill_engine.outcome import Outcome
+from examples.prefill_engine.result import PrefillResult
 
 __all__ = ["OutputsDiffer", "arm_name", "bench_arm", "sample"]
 
@@ -94,7 +94,7 @@ def arm_name(streamer: str, settings: strata.BatchSettings) -> list[int] | str:
     return [settings.copy_batch, settings.stage_batch, settings.stage_copy_batch]
 
 
-def sample(outcome: Outcome) -> dict[str, Any]:
+def sample(outcome: PrefillResult) -> dict[str, Any]:
     """What a report says of one request.
 
     Returns

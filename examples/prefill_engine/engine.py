@@ -28,7 +28,7 @@ from examples.prefill_engine.mixers import (
     gated_delta_net,
     rms_norm,
 )
-from examples.prefill_engine.outcome import Outcome, Routing
+from examples.prefill_engine.result import PrefillResult, Routing
 from examples.prefill_engine.streamers import check_streamer, make_streamer
 from examples.prefill_engine.walks import WALKS, AllExperts, RoutedExperts, Walk
 
@@ -98,7 +98,7 @@ class Engine:
             self.close()
             raise
 
-    def prefill(self, ids: npt.NDArray[np.int64], walk: str = "all") -> Outcome:
+    def prefill(self, ids: npt.NDArray[np.int64], walk: str = "all") -> PrefillResult:
         """Prefill one prompt from an empty context.
 
         Parameters
@@ -108,7 +108,7 @@ class Engine:
 
         Returns
         -------
-        Outcome
+        PrefillResult
 
         Raises
         ------
@@ -292,12 +292,12 @@ class _Prefill:
         self._backend.synchronize()
         return int(np.argmax(self._backend.to_host(self._logits)))
 
-    def outcome(self, token: int, refill: strata.Counters, **seconds: float) -> Outcome:
+    def outcome(self, token: int, refill: strata.Counters, **seconds: float) -> PrefillResult:
         host = self._backend.to_host
         gdn: dict[int, dict[str, Any]] = {
             layer: {"matrix": host(state.matrix), "conv": host(state.conv)}
             for layer, state in enumerate(self._states) if isinstance(state, GdnState)}
-        return Outcome(
+        return PrefillResult(
             tokens=len(self._ids), first_token=token, counters=self._counters, refill_counters=refill, **seconds,
             ids=self._ids, positions=np.concatenate(self._positions),
             residual=np.concatenate([host(r) for r in self._residuals]),

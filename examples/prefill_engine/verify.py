@@ -16,7 +16,7 @@ from examples.prefill_engine.config import ModelConfig, RunConfig
 from examples.prefill_engine.engine import Engine, Tap, prompt
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.host_experts import HostExperts
-from examples.prefill_engine.outcome import Outcome
+from examples.prefill_engine.result import PrefillResult
 from strata.tools.report import Report
 from strata.tools.tables import Table
 
@@ -51,7 +51,7 @@ class ArmRun:
     run: RunConfig
     streamer: str
     settings: strata.BatchSettings
-    outcomes: dict[str, list[Outcome]]
+    outcomes: dict[str, list[PrefillResult]]
     cache: list[CacheCheck]
 
 
@@ -84,7 +84,7 @@ def run_arm(checkpoint: Checkpoint, run: RunConfig, settings: strata.BatchSettin
     InputError, HipError, StrataError
         As `Engine` and `Engine.prefill`.
     """
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[PrefillResult]] = {}
     with Engine(checkpoint, run, settings, streamer=streamer, sources=sources, tap=tap) as engine:
         ids = prompt(engine.model, run.tokens)
         checks = [CacheCheck("before the first request", *engine.cache.wrong_slots())]
@@ -197,7 +197,7 @@ _Found = tuple[str, bool, str]
 _Float32 = npt.NDArray[np.float32]
 
 
-def _residuals(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
+def _residuals(a: list[PrefillResult], b: list[PrefillResult]) -> list[_Found]:
     x, y = (np.concatenate([o.residual.ravel() for o in arm]) for arm in (a, b))
     same = _same_bits(x, y)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -208,19 +208,19 @@ def _residuals(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
             ("NaN or Inf", odd == 0, f"{odd:,} of {x.size + y.size:,}")]
 
 
-def _positions(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
+def _positions(a: list[PrefillResult], b: list[PrefillResult]) -> list[_Found]:
     x, y = ([record for o in arm for record in o.position_records()] for arm in (a, b))
     p, q = (hashlib.sha256(b"".join(records)).hexdigest() for records in (x, y))
     return [_count("position records (tokens x requests)", x, y),
             ("SHA256 of position records", p == q, p if p == q else f"{p} and {q}")]
 
 
-def _routing(a: list[Outcome], b: list[Outcome]) -> _Found:
+def _routing(a: list[PrefillResult], b: list[PrefillResult]) -> _Found:
     x, y = ([f for o in arm for f in o.routing_fingerprints()] for arm in (a, b))
     return _count("routing hashes (layers x requests)", x, y)
 
 
-def _gdn(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
+def _gdn(a: list[PrefillResult], b: list[PrefillResult]) -> list[_Found]:
     x, y = ([f for o in arm for f in o.gdn_fingerprints()] for arm in (a, b))
     states = [[array.ravel() for o in arm for state in o.gdn.values() for array in state.values()] for arm in (a, b)]
     p, q = (np.concatenate([np.zeros(0, np.float32), *arm]) for arm in states)
@@ -231,14 +231,14 @@ def _gdn(a: list[Outcome], b: list[Outcome]) -> list[_Found]:
             ("GDN state values, bitwise", same == p.size, f"{same:,} of {p.size:,}")]
 
 
-def _first_tokens(a: list[Outcome], b: list[Outcome]) -> _Found:
+def _first_tokens(a: list[PrefillResult], b: list[PrefillResult]) -> _Found:
     return _count("first tokens", [o.first_token for o in a], [o.first_token for o in b])
 
 
-def _transfers(a: list[Outcome], b: list[Outcome], same_streamer: bool) -> _Found:
+def _transfers(a: list[PrefillResult], b: list[PrefillResult], same_streamer: bool) -> _Found:
     names = TRANSFERS if same_streamer else _MOVED
 
-    def moved(outcome: Outcome) -> list[dict[str, Any]]:
+    def moved(outcome: PrefillResult) -> list[dict[str, Any]]:
         return [{name: getattr(c, name) for name in names} for c in (outcome.counters, outcome.refill_counters)]
 
     differ: dict[str, tuple[Any, Any]] = {}
@@ -252,12 +252,12 @@ def _transfers(a: list[Outcome], b: list[Outcome], same_streamer: bool) -> _Foun
         f"{c.direct_bytes + c.staged_bytes:,} bytes, {c.skipped:,} skipped"))
 
 
-def _fences(a: list[Outcome], b: list[Outcome]) -> _Found:
+def _fences(a: list[PrefillResult], b: list[PrefillResult]) -> _Found:
     errors = sum(o.counters.fence_errors + o.refill_counters.fence_errors for o in (*a, *b))
     return ("fence errors", errors == 0, f"{errors}")
 
 
-def _repeats(a: list[Outcome], b: list[Outcome]) -> _Found:
+def _repeats(a: list[PrefillResult], b: list[PrefillResult]) -> _Found:
     distinct = [len({o.fingerprint() for o in arm}) for arm in (a, b)]
     return ("requests of an arm", distinct == [1, 1],
             f"{distinct[0]} and {distinct[1]} distinct results of {len(a)} identical requests")

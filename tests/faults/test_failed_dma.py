@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.scripts import Outcome, ended_well, run_script
+from tests.support.scripts import Ended, ended_well, run_script
 
 pytestmark = pytest.mark.timeout(120, method="thread")
 
@@ -30,7 +30,7 @@ copies, first = (direct, 0) if KIND == "direct" else (staged, 64)
 """
 
 
-def script(kind: str, body: str, **environment: str | None) -> Outcome:
+def script(kind: str, body: str, **environment: str | None) -> Ended:
     return run_script(f"KIND = {kind!r}\n" + SCRIPT + body, **environment)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scripts import Outcome, ended_well, run_script
+from tests.support.scripts import Ended, ended_well, run_script
 
 #: What a process leaves behind when its last line has run.
 LEFT_RUNNING = {
@@ -211,7 +211,7 @@ def test_an_unraisable_end_of_a_thread() -> None:
     assert ended_well(run_script(script)) == ["64"]
 
 
-def one_line_about_it(done: Outcome) -> None:
+def one_line_about_it(done: Ended) -> None:
     assert done.status == 0, done
     assert done.out == ["end"]
     lines = done.err.splitlines()

@@ -15,7 +15,7 @@ from examples.prefill_engine import arm
 from examples.prefill_engine.__main__ import main
 from examples.prefill_engine.checkpoint import open_checkpoint
 from examples.prefill_engine.config import config_from
-from examples.prefill_engine.outcome import Outcome
+from examples.prefill_engine.result import PrefillResult
 from tests.support.scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ def test_another_seed_has_another_fingerprint(tiny, here, tmp_path: Path) -> Non
 
 def test_requests_that_differ_measure_nothing(tiny, here, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = iter(range(100))
-    monkeypatch.setattr(Outcome, "fingerprint", lambda self: f"{next(numbers) // 2:x}")
+    monkeypatch.setattr(PrefillResult, "fingerprint", lambda self: f"{next(numbers) // 2:x}")
     out, err = here("arm", *tiny, "--warmups", 1, "--samples", 2, status=1)
     assert out == ""
     assert "3 identical requests gave 2 different results" in err

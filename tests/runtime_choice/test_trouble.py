@@ -11,7 +11,7 @@ import pytest
 
 from strata.runtime import software
 from tests.runtime_choice.conftest import PROLOGUE
-from tests.support.scripts import Outcome, ended_well, run_script
+from tests.support.scripts import Ended, ended_well, run_script
 
 #: The software runtime's controls work before it is chosen: it is opened, and not bound.
 CONTROLLED = PROLOGUE + "from strata.runtime.software import control\n"
@@ -102,7 +102,7 @@ LOUD = """
 """
 
 
-def told(outcome: Outcome, level: str) -> list[str]:
+def told(outcome: Ended, level: str) -> list[str]:
     return [line for line in ended_well(outcome) if line.startswith(level)]
 
 

@@ -37,7 +37,7 @@ def say(*words):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ended:
     """How a script ended."""
 
     status: int
@@ -74,7 +74,7 @@ def source(script: str, prologue: str = PROLOGUE) -> str:
     return prologue + textwrap.dedent(script)
 
 
-def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **changes: str | None) -> Outcome:
+def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **changes: str | None) -> Ended:
     """Run a script to its end. One that does not end within the timeout fails the test."""
     done = subprocess.run(
         # A process with threads that forks is what some scripts are about; Python 3.12 warns of it.
@@ -85,7 +85,7 @@ def run_script(script: str, *, prologue: str = PROLOGUE, timeout: float = 60, **
         text=True,
         timeout=timeout,
     )
-    return Outcome(done.returncode, done.stdout.splitlines(), done.stderr)
+    return Ended(done.returncode, done.stdout.splitlines(), done.stderr)
 
 
 def start_script(script: str, *, prologue: str = PROLOGUE, **changes: str | None) -> subprocess.Popen[str]:
@@ -100,7 +100,7 @@ def start_script(script: str, *, prologue: str = PROLOGUE, **changes: str | None
     )
 
 
-def ended_well(outcome: Outcome, status: int = 0) -> list[str]:
+def ended_well(outcome: Ended, status: int = 0) -> list[str]:
     """Assert that a script ended with a status and an empty stderr; return its lines."""
     assert (outcome.status, outcome.err) == (status, ""), outcome
     return outcome.out

@@ -19,7 +19,7 @@ from strata.runtime.software import checking, control
 from tests.proof.prover.configuration import Configuration
 from tests.proof.prover.contract import ENGINE, ISSUER, WORKER, Call, Command, Play
 
-__all__ = ["Outcome", "Sources", "run"]
+__all__ = ["Observed", "Sources", "run"]
 
 SLOT_BYTES = 256
 DEADLINE_S = 30.0
@@ -74,7 +74,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Observed:
     """What a run came to.
 
     Attributes
@@ -112,7 +112,7 @@ def run(
     ignored: Call | None = None,
     nth: int | None = None,
     check: bool = True,
-) -> Outcome:
+) -> Observed:
     """Follow the script on the real thing.
 
     Parameters
@@ -143,7 +143,7 @@ def run(
             player = _Player(configuration, sources)
             error = player.play(played.script)
         wrong = 0 if error else player.wrong_bytes()
-        return Outcome(control.logged_calls(), control.findings() if check else [], wrong, error, player.counters)
+        return Observed(control.logged_calls(), control.findings() if check else [], wrong, error, player.counters)
     finally:
         control.call_log(False)
         control.clear_injections()

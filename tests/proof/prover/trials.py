@@ -13,7 +13,7 @@ from tests.proof.prover.configuration import Configuration
 from tests.proof.prover.contract import RECORD, WORKER, Call, Play, play
 from tests.proof.prover.logs import dependency_calls, find, is_meant, mismatch
 from tests.proof.prover.predict import Prediction, predict
-from tests.proof.prover.run import Outcome, Sources, run
+from tests.proof.prover.run import Observed, Sources, run
 
 __all__ = ["Trial", "clean_run", "trials"]
 
@@ -91,13 +91,13 @@ def clean_run(configuration: Configuration, schedule: str = "lazy", *, sources: 
     raise StrataError(f"{configuration.name}, {schedule}: {problem}")
 
 
-def _unclean(outcome: Outcome) -> str:
+def _unclean(outcome: Observed) -> str:
     if outcome.findings:
         return f"the checker finds: {outcome.findings[0]}"
     return f"{outcome.wrong_bytes} wrong bytes" if outcome.wrong_bytes else outcome.error
 
 
-def _compare_counters(configuration: Configuration, played: Play, outcome: Outcome) -> None:
+def _compare_counters(configuration: Configuration, played: Play, outcome: Observed) -> None:
     for number, (expected, counters) in enumerate(zip(played.counters, outcome.counters, strict=True)):
         wrong = {name: (getattr(counters, name), value) for name, value in expected.items()
                  if getattr(counters, name) != value}
@@ -148,7 +148,7 @@ def _try(
     raise StrataError(f"{configuration.name}: {call}: it was never made")
 
 
-def _predict_worker(outcome: Outcome, struck: control.LoggedCall) -> Prediction:
+def _predict_worker(outcome: Observed, struck: control.LoggedCall) -> Prediction:
     """Needed, unless this very thread has waited for this very record before."""
     for entry in reversed(outcome.calls[: struck.number - 1]):
         if entry.event != struck.event:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import strata
 
-__all__ = ["Outcome", "Routing", "digest"]
+__all__ = ["PrefillResult", "Routing", "digest"]
 
 
 def digest(arrays: Iterable[npt.NDArray[Any]]) -> str:
@@ -43,7 +43,7 @@ class Routing:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PrefillResult:
     """Result of `Engine.prefill`.
 
     Attributes

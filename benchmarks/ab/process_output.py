@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.ab.arms import Arm
 from benchmarks.ab.errors import WorkloadError
 
-__all__ = ["Outcome", "Sample", "read_outcome"]
+__all__ = ["ProcessOutput", "Sample", "read_output"]
 
 #: Figures of a sample: whether a workload must have them. A replay, say, has no tokens.
 FIGURES = {"pp_tok_s": False, "run_wall_ms": True, "done_prefill_ms": False, "ttft_ms": False, "copy_wait_ms": True}
@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessOutput:
     """All that one process says.
 
     Attributes
@@ -66,7 +66,7 @@ class Outcome:
     runtime: dict[str, Any]
 
 
-def read_outcome(text: str, arm: Arm, samples: int) -> Outcome:
+def read_output(text: str, arm: Arm, samples: int) -> ProcessOutput:
     """Read what a process printed on its standard output.
 
     Raises
@@ -94,7 +94,7 @@ def read_outcome(text: str, arm: Arm, samples: int) -> Outcome:
     runtime = data.get("runtime", {})
     if not isinstance(runtime, dict):
         raise WorkloadError(f"has runtime {runtime!r:.60}; an object is wanted")
-    return Outcome(
+    return ProcessOutput(
         settings=used,
         model=data["model"],
         seed=data["seed"],
