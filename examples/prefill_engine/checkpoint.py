@@ -260,7 +260,7 @@ def _write(model: ModelConfig, path: Path, say: Callable[[str], None]) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder as long as this process lives; None where another has it locked, or the system has no such locks."""
+    """Lock a folder as long as this process lives; None where another has it locked, or there are no such locks."""
     if fcntl is None:
         return None
     handle = os.open(folder, os.O_RDONLY)
