@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,10 +25,12 @@ from .errors import SettingsError
 __all__ = [
     "BatchSettings",
     "Submission",
+    "chosen_submission",
     "gpu_ring_from_env",
     "host_ring_from_env",
     "recommended_gpu_ring",
     "timing_from_env",
+    "warn_of_starving",
 ]
 
 #: How copies are submitted: one by one, a group in one call, or neighbours as one.
@@ -36,7 +39,9 @@ Submission = Literal["single", "group", "coalesced"]
 #: Most entries that share one ``copied`` record among direct entries, however long the GPU ring is.
 MAX_COPY_BATCH = 32
 
+#: Host buffers where nothing asks for more; fewer where so many are larger than the last-level cache.
 DEFAULT_HOST_RING = 16
+LEAST_DEFAULT_HOST_RING = 4
 MIN_HOST_RING = 2
 MAX_HOST_RING = 256
 
@@ -44,6 +49,11 @@ DEFAULT_GPU_RING = 96
 MIN_GPU_RING = 16
 #: A GPU ring that no code asked for takes at most one part in so many of the free device memory.
 GPU_RING_MEMORY_SHARE = 4
+
+#: Bytes of an entry from and up to which grouped submission was measured to pay on an H200 (64 KiB and 1.38 MB; at
+#: 9.4 MB single copies reach the link), and the shortest batches that it was measured with.
+GROUPED_BYTES = (64 * 1024, 4 * 1024 * 1024)
+GROUPED_BATCH = 8
 
 #: Depth that pays where nearly everything is pinned, and from which share on.
 PINNED_GPU_RING = 384
@@ -61,6 +71,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}\Z", re.ASCII)
 _log = logging.getLogger("strata")
 _ignored_lock = ProcessLock()
 _ignored_logged = False
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_starving_logged: set[str] = set()
 
 
 def _integer(name: str, value: object) -> int:
@@ -227,18 +239,33 @@ def _say_ignored(environ: Mapping[str, str] | None, platform: str, runtime: str 
     )
 
 
-def host_ring_from_env(environ: Mapping[str, str] | None = None) -> int:
-    """The host ring's depth where the engine names none: ``STRATA_STAGER_RING``.
+def host_ring_from_env(
+    environ: Mapping[str, str] | None = None,
+    *,
+    slot_bytes: int | None = None,
+    longest_batch: int = 1,
+    workers: int = 1,
+) -> int:
+    """The host ring's depth where the engine names none: ``STRATA_STAGER_RING``, else one that does not starve.
 
     Parameters
     ----------
     environ : mapping of str to str, optional
         Where to look; ``os.environ`` by default.
+    slot_bytes : int, optional
+        Size of a buffer, bytes, 1 or more. Default: not known.
+    longest_batch : int, optional
+        The longer of ``stage_batch`` and ``stage_copy_batch``, before they are clamped.
+    workers : int, optional
+        Threads that fill the buffers.
 
     Returns
     -------
     int
-        Buffers; 16 where the variable is unset, else its value clamped to 2 … 256.
+        Buffers: the variable's value, clamped to 2 … 256. Where it is unset, 16, or as many as the last-level cache
+        holds where that is less (what a worker has written is read by the copy next: larger rings were slower); in
+        any case 4, one a worker, and twice the longest batch, so that one is filled while another is copied; 256 at
+        most.
 
     Raises
     ------
@@ -246,8 +273,75 @@ def host_ring_from_env(environ: Mapping[str, str] | None = None) -> int:
         The variable holds no integer.
     """
     allowed = f"{MIN_HOST_RING} to {MAX_HOST_RING}"
-    value = _integer_variable(environ, "STRATA_STAGER_RING", allowed)
-    return max(MIN_HOST_RING, min(DEFAULT_HOST_RING if value is None else value, MAX_HOST_RING))
+    depth = _integer_variable(environ, "STRATA_STAGER_RING", allowed)
+    if depth is None:
+        depth = DEFAULT_HOST_RING
+        cache = _last_level_cache_bytes()
+        if slot_bytes is not None and cache is not None:
+            depth = min(depth, cache // _at_least("slot_bytes", slot_bytes, 1))
+        depth = max(depth, LEAST_DEFAULT_HOST_RING, workers, 2 * longest_batch)
+    return max(MIN_HOST_RING, min(depth, MAX_HOST_RING))
+
+
+def _last_level_cache_bytes() -> int | None:
+    """Bytes of the largest cache that a processor can reach; None where the system does not tell (it is Linux's to)."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    found = []
+    for file in _CACHES.glob("index*/size"):
+        try:
+            text = file.read_text(encoding="ascii").strip()
+            found.append(int(text[:-1]) * units[text[-1]])
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return max(found, default=None)
+
+
+def chosen_submission(slot_bytes: int, settings: BatchSettings, host_ring: int) -> Submission:
+    """How copies are submitted where nobody says: by what was measured to pay.
+
+    Parameters
+    ----------
+    slot_bytes : int
+        Size of the largest entry, bytes.
+    settings : BatchSettings
+        Clamped.
+    host_ring : int
+        Host buffers.
+
+    Returns
+    -------
+    {"single", "group"}
+        *group* for entries of 64 KiB to 4 MiB with batches of 8 or more, where the host ring holds two staged ones.
+    """
+    least, most = GROUPED_BYTES
+    pays = least <= slot_bytes <= most and max(settings.copy_batch, settings.stage_copy_batch) >= GROUPED_BATCH
+    return "group" if pays and host_ring >= 2 * settings.stage_copy_batch else "single"
+
+
+def warn_of_starving(settings: BatchSettings, host_ring: int, workers: int) -> None:
+    """Log (at WARNING), once for each text, that workers wait where they should fill the next buffers.
+
+    Parameters
+    ----------
+    settings : BatchSettings
+        Clamped.
+    host_ring, workers : int
+        Buffers, and the threads that fill them.
+    """
+    longest = max(settings.stage_batch, settings.stage_copy_batch)
+    texts = []
+    if longest >= host_ring:
+        texts.append(f"a staged batch of {longest} over a host ring of {host_ring}: no buffer is filled while the "
+                     f"batch is copied, which halves the speed; a host_ring of {2 * longest} or more does not starve")
+    if workers > host_ring:
+        texts.append(f"{workers} workers over a host ring of {host_ring}: they wait for buffers; a host_ring of "
+                     f"{2 * workers} or fewer workers do not starve")
+    for text in texts:
+        with _ignored_lock:
+            if text in _starving_logged:
+                continue
+            _starving_logged.add(text)
+        _log.warning("%s", text)
 
 
 def gpu_ring_from_env(environ: Mapping[str, str] | None = None, *, free_bytes: int, slot_bytes: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from strata.counters import Counters
 from strata.engine.core import check_timeout
 from strata.engine.stager import StagerCore
 from strata.errors import StrataError
-from strata.settings import BatchSettings, host_ring_from_env
+from strata.settings import BatchSettings, host_ring_from_env, warn_of_starving
 from strata.streamer import (
     _EXIT_TIMEOUT_S,
     _MAX_RING,
@@ -43,9 +44,10 @@ class HostStager:
     buffer_bytes : int
         Bytes of a buffer: at least the largest entry's.
     host_ring : int, optional
-        Number of buffers. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first staged entry.
+        Number of buffers. Default: ``STRATA_STAGER_RING``, else 16 or what the last-level cache holds, and at least
+        twice `stage_batch`. Allocated at the first staged entry.
     workers : int, optional
-        Threads that fill them, 1 to 64. Default: half of the processors, 1 to 8.
+        Threads that fill them, 1 to 64. Default: half of the processors, 1 to 8, and no more than buffers.
     stage_batch : int, optional
         Jobs that share one ``dma_done`` record; clamped to 1 … `host_ring`. Default: ``STRATA_HIP_STAGE_BATCH``, which
         is honoured with HIP on Windows alone (see `BatchSettings.from_env`), else 1.
@@ -92,12 +94,16 @@ class HostStager:
             workers = _count("workers", workers, 1, _MAX_WORKERS)
         batches = None if stage_batch is _FROM_ENVIRONMENT else BatchSettings(stage_batch=stage_batch)
         name = runtime.ensure()
-        if host_ring is None:
-            host_ring = host_ring_from_env()
         if batches is None:
             batches = BatchSettings.from_env(runtime=name)
-        batches = batches.clamped(host_ring, host_ring)
-        self._core = StagerCore(buffer_bytes, host_ring, workers or _default_workers(), batches.stage_batch,
+        if host_ring is None:
+            host_ring = host_ring_from_env(
+                slot_bytes=buffer_bytes, longest_batch=batches.stage_batch, workers=workers or 1)
+        if workers is None:
+            workers = min(_default_workers(), host_ring)
+        batches = replace(batches.clamped(host_ring, host_ring), stage_copy_batch=1)
+        warn_of_starving(batches, host_ring, workers)
+        self._core = StagerCore(buffer_bytes, host_ring, workers, batches.stage_batch,
                                 _hip.current_device())
         _open.add(self)
 

@@ -22,7 +22,15 @@ from strata.engine.begin import begin_request
 from strata.engine.core import SUBMISSIONS, StreamerCore, check_timeout
 from strata.engine.request import Request
 from strata.errors import StrataError
-from strata.settings import BatchSettings, Submission, gpu_ring_from_env, host_ring_from_env, timing_from_env
+from strata.settings import (
+    BatchSettings,
+    Submission,
+    chosen_submission,
+    gpu_ring_from_env,
+    host_ring_from_env,
+    timing_from_env,
+    warn_of_starving,
+)
 
 __all__ = ["ExpertStreamer"]
 
@@ -47,10 +55,11 @@ class ExpertStreamer:
     gpu_ring : int, optional
         Slots. Default: the number of lent slots, else ``STRATA_PREFILL_RING``, else 96.
     host_ring : int, optional
-        Host buffers for staged entries. Default: ``STRATA_STAGER_RING``, else 16. Allocated at the first
-        staged entry.
+        Host buffers for staged entries. Default: ``STRATA_STAGER_RING``, else 16 or what the last-level cache
+        holds, and at least twice the longest staged batch (see `strata.settings.host_ring_from_env`). Allocated at
+        the first staged entry.
     workers : int, optional
-        Threads that fill host buffers, 1 to 64. Default: half of the processors, 1 to 8.
+        Threads that fill host buffers, 1 to 64. Default: half of the processors, 1 to 8, and no more than buffers.
     settings : BatchSettings, optional
         How many entries share a dependency. Default: the environment's (see `BatchSettings.from_env`),
         else one each. Clamped to the rings.
@@ -69,7 +78,9 @@ class ExpertStreamer:
     stall_timeout : float, optional
         Seconds without any progress after which a wait of the engine raises `StallError`. Default: never.
     submission : {"single", "group", "coalesced"}, optional
-        How copies are submitted; bytes, places and order are the same. *single* (default): one call a segment of a
+        How copies are submitted; bytes, places and order are the same. Default: *group* for entries of 64 KiB to 4 MiB
+        in batches of 8 or more over a host ring of twice ``stage_copy_batch``, where the runtime has it; else
+        *single*. *single*: one call a segment of a
         direct entry, one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has
         it, for staged entries once all jobs of the group are ready; those overlap with their gathering only where
         `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a
@@ -113,7 +124,7 @@ class ExpertStreamer:
         device: int | None = None,
         timing: bool | None = None,
         stall_timeout: float | None = None,
-        submission: Submission = "single",
+        submission: Submission | None = None,
         share_dependencies: bool = False,
         run_ahead: int | None = None,
     ) -> None:
@@ -133,7 +144,7 @@ class ExpertStreamer:
                 raise ValueError("stall_timeout is 0; a positive number of seconds is wanted")
         if timing is not None:
             timing = _flag("timing", timing)
-        if not isinstance(submission, str) or submission not in SUBMISSIONS:
+        if submission is not None and (not isinstance(submission, str) or submission not in SUBMISSIONS):
             raise ValueError(f"submission is {submission!r}; 'single', 'group' or 'coalesced' is allowed")
         share_dependencies = _flag("share_dependencies", share_dependencies)
         self._streams = (copy_stream, compute_stream)  # kept alive
@@ -156,8 +167,16 @@ class ExpertStreamer:
                 gpu_ring = len(slots)
             elif gpu_ring != len(slots):
                 raise ValueError(f"gpu_ring is {gpu_ring} and slots has {len(slots)}; they must be equal")
+        self._given = settings
+        self._from_env = BatchSettings.from_env(runtime=name) if settings is None else None
+        chosen = settings if settings is not None else self._from_env
+        assert chosen is not None
         if host_ring is None:
-            host_ring = host_ring_from_env()
+            host_ring = host_ring_from_env(
+                slot_bytes=slot_bytes, longest_batch=max(chosen.stage_batch, chosen.stage_copy_batch),
+                workers=workers or 1)
+        if workers is None:
+            workers = min(_default_workers(), host_ring)
         if gpu_ring is None:
             free, _ = _on_device(self._device, _hip.memory_info)
             gpu_ring = gpu_ring_from_env(free_bytes=free, slot_bytes=slot_bytes)
@@ -169,14 +188,13 @@ class ExpertStreamer:
                                  f"than the device's {total} ({free} free)")
         if timing is None:
             timing = timing_from_env()
-        self._given = settings
-        self._from_env = BatchSettings.from_env(runtime=name) if settings is None else None
-        chosen = settings if settings is not None else self._from_env
-        assert chosen is not None
         self._run_ahead = gpu_ring if run_ahead is None else _count("run_ahead", run_ahead, 1, gpu_ring)
         self._asked = chosen.clamped(gpu_ring, host_ring, merged=submission == "coalesced")
         self._settings = _bounded(self._asked, self._run_ahead)
+        warn_of_starving(self._settings, host_ring, workers)
         served, problem = _hip.has_batch_copy()
+        if submission is None:
+            submission = chosen_submission(slot_bytes, self._settings, host_ring) if served else "single"
         if submission == "group" and not served:
             logger.warning("submission='group' is not to be had from the %s runtime: %s; copies are submitted one by "
                            "one", name, problem)
@@ -184,7 +202,7 @@ class ExpertStreamer:
         elif submission == "group" and problem:
             logger.info("submission='group' on the %s runtime: %s", name, problem)
         self._lent = slots
-        self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers or _default_workers(), self._device,
+        self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers, self._device,
                                   copy_stream, compute_stream, slots is None, bool(timing), stall_timeout,
                                   SUBMISSIONS[submission], share_dependencies)
         self._submission: Submission = submission

@@ -56,7 +56,7 @@ def replay_arm(case: Case, batch: BatchSettings, warmups: int, samples: int, poo
     """
     sources = Sources(case, pool_bytes)
     with ExpertStreamer(case.expert_bytes, gpu_ring=case.gpu_ring, host_ring=case.host_ring, settings=batch,
-                        timing=True) as streamer:
+                        submission="single", timing=True) as streamer:
         used = streamer.settings
         warm_up(streamer, sources.copies)
         checked = check_pass(streamer, sources, lambda done: None)

@@ -262,7 +262,7 @@ def _imitate_arm(
 ) -> Imitated:
     copies = sources.copies
     with ExpertStreamer(case.expert_bytes, gpu_ring=case.gpu_ring, host_ring=case.host_ring,
-                        settings=arm.settings) as streamer:
+                        settings=arm.settings, submission="single") as streamer:
         warm_up(streamer, copies)
         passes = [_imitate_pass(streamer, copies, arm, costs) for _ in range(repeat)]
     wall_ns, copy_busy_ns, compute_busy_ns, waited_s = sorted(passes)[(repeat - 1) // 2]

@@ -10,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import strata
 from strata import settings
 from strata.errors import SettingsError
 from strata.settings import (
     BatchSettings,
+    chosen_submission,
     gpu_ring_from_env,
     host_ring_from_env,
     recommended_gpu_ring,
     timing_from_env,
+    warn_of_starving,
 )
 
 BATCHES = {
@@ -164,6 +167,103 @@ def test_a_bad_batch_variable_is_named(variable, value):
 )
 def test_host_ring(value, depth):
     assert host_ring_from_env({} if value is None else {"STRATA_STAGER_RING": value}) == depth
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Return a function that gives the machine caches of these sizes, as Linux writes them."""
+
+    def has(*sizes):
+        for index, size in enumerate(sizes):
+            (tmp_path / f"index{index}").mkdir()
+            (tmp_path / f"index{index}" / "size").write_text(size)
+        monkeypatch.setattr(settings, "_CACHES", tmp_path)
+
+    return has
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slot_bytes", "longest_batch", "workers", "depth"),
+    [
+        ((), 9_400_000, 1, 1, 16),  # the system does not tell
+        (("odd", "", "12", "1X"), 9_400_000, 1, 1, 16),
+        (("32K\n", "2048K\n", "107520K\n"), None, 1, 1, 16),
+        (("48K", "107520K"), 1_382_400, 1, 8, 16),  # the reference's experts
+        (("48K", "107520K"), 9_400_000, 1, 8, 11),
+        (("32M",), 9_400_000, 1, 1, 4),
+        (("32M",), 9_400_000, 1, 8, 8),  # one a worker
+        (("1G",), 9_400_000, 1, 1, 16),
+        (("32M",), 9_400_000, 16, 1, 32),  # twice the longest batch
+        ((), 1_382_400, 16, 8, 32),
+        ((), 1_382_400, 200, 8, 256),
+    ],
+)
+def test_the_default_host_ring_does_not_starve(cache, sizes, slot_bytes, longest_batch, workers, depth):
+    cache(*sizes)
+    chosen = host_ring_from_env({}, slot_bytes=slot_bytes, longest_batch=longest_batch, workers=workers)
+    assert chosen == depth
+    named = {"STRATA_STAGER_RING": "3"}
+    assert host_ring_from_env(named, slot_bytes=slot_bytes, longest_batch=longest_batch, workers=workers) == 3
+
+
+@pytest.mark.parametrize(
+    ("slot_bytes", "batches", "host_ring", "submission"),
+    [
+        (1_382_400, (8, 16, 16), 32, "group"),
+        (1_382_400, (8, 16, 16), 31, "single"),  # a group over a small ring starves
+        (1_382_400, (7, 7, 7), 32, "single"),
+        (1_382_400, (8, 1, 1), 2, "group"),
+        (1_382_400, (1, 1, 1), 16, "single"),
+        (9_400_000, (8, 16, 16), 64, "single"),
+        (4 << 20, (8, 8, 8), 16, "group"),
+        ((4 << 20) + 1, (8, 8, 8), 16, "single"),
+        (64 << 10, (32, 16, 16), 64, "group"),
+        ((64 << 10) - 1, (32, 16, 16), 64, "single"),
+    ],
+)
+def test_submission_is_chosen_by_bytes(slot_bytes, batches, host_ring, submission):
+    assert chosen_submission(slot_bytes, BatchSettings(*batches), host_ring) == submission
+
+
+def test_starving_is_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(settings, "_starving_logged", set())
+    for _ in range(2):
+        warn_of_starving(BatchSettings(8, 16, 16), 16, 4)
+        warn_of_starving(BatchSettings(1, 4, 1), 4, 8)
+        warn_of_starving(BatchSettings(32, 15, 15), 16, 16)
+        warn_of_starving(BatchSettings(), 2, 2)
+    assert [(r.name, r.levelname, r.message.split(":")[0]) for r in caplog.records] == [
+        ("strata", "WARNING", "a staged batch of 16 over a host ring of 16"),
+        ("strata", "WARNING", "a staged batch of 4 over a host ring of 4"),
+        ("strata", "WARNING", "8 workers over a host ring of 4"),
+    ]
+
+
+def test_defaults_of_a_streamer_and_a_stager(software, cache, caplog, monkeypatch):
+    cache("64M")
+    monkeypatch.setattr(settings, "_starving_logged", set())
+    monkeypatch.delenv("STRATA_STAGER_RING", raising=False)
+
+    def made(nbytes, **arguments):
+        with strata.ExpertStreamer(nbytes, gpu_ring=32, **arguments) as streamer:
+            return streamer.host_ring, streamer.submission
+
+    batches = BatchSettings(8, 16, 16)
+    assert made(128 << 10) == (16, "single")
+    assert made(128 << 10, settings=batches) == (32, "group")
+    assert made(128 << 10, settings=batches, host_ring=64) == (64, "group")
+    assert made(128 << 10, settings=batches, submission="single") == (32, "single")
+    assert made(5 << 20, settings=batches) == (32, "single")
+    assert made(9 << 20, workers=2) == (7, "single")
+    with strata.HostStager(64, stage_batch=10) as stager:
+        assert (stager.host_ring, stager.stage_batch) == (20, 10)
+    assert caplog.records == []
+    assert made(128 << 10, settings=batches, host_ring=16) == (16, "single")  # obeyed, and warned about
+    monkeypatch.setenv("STRATA_STAGER_RING", "4")
+    with strata.HostStager(64, workers=5) as stager:
+        assert stager.host_ring == 4
+    assert [r.message.split(":")[0] for r in caplog.records] == [
+        "a staged batch of 16 over a host ring of 16", "5 workers over a host ring of 4"]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ BAD_ARGUMENTS = [
     ("stall_timeout", float("nan"), ValueError, ["nan", "seconds"]),
     ("stall_timeout", "1", TypeError, ["'1'", "number"]),
     ("submission", "both", ValueError, ["'both'", "'single', 'group' or 'coalesced'"]),
-    ("submission", None, ValueError, ["None", "'single', 'group' or 'coalesced'"]),
+    ("submission", 1, ValueError, ["1", "'single', 'group' or 'coalesced'"]),
     ("share_dependencies", 1, TypeError, ["1", "True or False"]),
     ("run_ahead", 0, ValueError, ["0", "from 1 to"]),
     ("run_ahead", 1000, ValueError, ["1000", "from 1 to"]),
