@@ -10,7 +10,9 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from strata.tools.command import BAD_INPUT, FAILED, OK, complain, put, run_command
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--summary", metavar="FILE", help="write the short page there: docs/mutants.md")
     parser.add_argument("--only", metavar="TEXT", default="", help="mutants with this in their name or file")
     parser.add_argument("--first", action="store_true", help="stop each mutant at its first witness")
+    parser.add_argument("--copies", type=int, default=2, help="scratch copies, each with a mutant of its own (default 2)")
     return run_command(_NAME, lambda: _run(parser.parse_args(argv)))
 
 
@@ -48,28 +51,47 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = [mutant for mutant in (*MUTANTS, *AROUND) if arguments.only in f"{mutant.name} {mutant.path}"]
     needed = {name: paths for mutant in chosen for name, paths in panels_of(mutant).items()}
     results: dict[Mutant, list[Verdict]] = {}
+    waiting = deque(enumerate(chosen, 1))
+
+    def try_all(tree: ScratchTree) -> None:
+        while (turn := _next(waiting)) is not None:
+            number, mutant = turn
+            progress(f"mutant {number} of {len(chosen)}: {mutant.name}")
+            began = time.monotonic()
+            with tree.mutated(mutant):
+                results[mutant] = tree.verdicts(panels_of(mutant), first_only=arguments.first)
+            progress.clear()
+            put(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {summary(results[mutant])}")
+
     try:
-        with tempfile.TemporaryDirectory(prefix="mutants") as folder:
-            progress("building a scratch copy")
-            tree = ScratchTree(Path(folder), build=any(mutant.builds for mutant in chosen))
+        with (tempfile.TemporaryDirectory(prefix="mutants") as folder,
+              ThreadPoolExecutor(max(1, arguments.copies)) as pool):
+            progress("building scratch copies")
+            build = any(mutant.builds for mutant in chosen)
+            trees = list(pool.map(lambda k: ScratchTree(Path(folder, str(k)), build=build), range(max(1, arguments.copies))))
             progress("running the tests without a fault")
-            clean = tree.verdicts(needed)
+            clean = trees[0].verdicts(needed)
             if any(verdict.caught for verdict in clean):
                 return complain(_NAME, progress,
                                 RuntimeError(f"the tests fail without any fault: {summary(clean)}"), FAILED)
-            for number, mutant in enumerate(chosen, 1):
-                progress(f"mutant {number} of {len(chosen)}: {mutant.name}")
-                began = time.monotonic()
-                with tree.mutated(mutant):
-                    results[mutant] = tree.verdicts(panels_of(mutant), first_only=arguments.first)
-                progress.clear()
-                put(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {summary(results[mutant])}")
+            try:
+                list(pool.map(try_all, trees))
+            finally:
+                waiting.clear()
+        results = {mutant: results[mutant] for mutant in chosen}
     finally:
         progress.clear()
     for path, text in ((arguments.markdown, markdown), (arguments.summary, short)):
         if path is not None:
             write_whole(path, text(results, {**PANELS, **dict(AROUND_PANELS.values())}))
     return OK if all(any(v.caught for v in verdicts) for verdicts in results.values()) else FAILED
+
+
+def _next(waiting: deque[tuple[int, Mutant]]) -> tuple[int, Mutant] | None:
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 if __name__ == "__main__":

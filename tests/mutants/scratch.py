@@ -108,7 +108,7 @@ class ScratchTree:
         build = build or not list((ROOT / "strata").glob("_planner*.so"))
         self.root = folder.resolve() / "tree"
         self._kept = folder.resolve() / "kept"
-        self._kept.mkdir()
+        self._kept.mkdir(parents=True)
         self.root.mkdir()
         for name in _COPIED:
             if (ROOT / name).is_dir():

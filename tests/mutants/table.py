@@ -21,8 +21,8 @@ into the Python around it, one at a time: each drops, moves or misdirects one st
 these tests passed.
 
 This page is generated: `python -m tests.mutants --summary docs/mutants.md`. With `--markdown FILE` the same run writes
-everything: each fault as a diff, each test that noticed, and what it said. `pytest -m slow tests/mutants` asks each
-mutant for its first witness alone.
+everything: each fault as a diff, each test that noticed, and what it said. CI makes that file, with
+`--first`: each mutant is asked for its first witness alone.
 
 """
 

@@ -26,7 +26,7 @@ from tests.proof.prover.run import Sources, run
 from tests.proof.prover.suite import quick_suite, suite
 from tests.proof.prover.trials import Trial, clean_run, trials
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "necessity.md"
+REPOSITORY = Path(__file__).resolve().parents[2]
 PAIRS = strata.BatchSettings(2, 2, 2)
 
 
@@ -48,15 +48,13 @@ def test_one_call_of_each_purpose(configuration: Configuration) -> None:
     assert any(trial.wrong_bytes for trial in needed)
 
 
-@pytest.fixture(scope="session")
-def everything(_software_runtime: None) -> list[Trial]:
-    """Every dependency call of every configuration, dropped once."""
-    return [trial for configuration in suite() for trial in trials(configuration)]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_call(everything: list[Trial]) -> None:
+def test_every_call() -> None:
+    """Every dependency call of every configuration, dropped once. The whole page is left in ``build/``."""
+    everything = [trial for configuration in suite() for trial in trials(configuration)]
+    (REPOSITORY / "build").mkdir(exist_ok=True)
+    (REPOSITORY / "build" / "necessity.md").write_text(table.NecessityReport(everything).markdown(), encoding="utf-8")
     assert necessity.faults(everything) == []
     assert sum(trial.missed for trial in everything) == 0
     # No configuration is tried in vain, and nothing in it is left out.
@@ -64,19 +62,15 @@ def test_every_call(everything: list[Trial]) -> None:
         results = [trial for trial in everything if trial.configuration == configuration]
         assert [trial.call for trial in results] == list(play(configuration).calls)
         assert sum(trial.prediction.needed for trial in results) >= 3, configuration.name
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_nearly_every_loss_is_seen_in_the_bytes(everything: list[Trial]) -> None:
+    # Nearly every loss is seen in the bytes, too, and every reason occurs.
     found = [trial for trial in everything if trial.found]
     assert sum(trial.wrong_bytes > 0 for trial in found) > 0.9 * len(found)
+    assert {trial.prediction.reason for trial in everything if not trial.prediction.needed} == set(REASONS)
+    _the_docs_have(everything)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_docs_have_this_table(everything: list[Trial]) -> None:
-    in_docs = DOCS.read_text(encoding="utf-8")
+def _the_docs_have(everything: list[Trial]) -> None:
+    in_docs = (REPOSITORY / "docs" / "necessity.md").read_text(encoding="utf-8")
     for kind, configurations, tried, found, _, redundant, missed in table.by_kind(everything):
         row = f"| {kind} | {configurations} | {tried:,} | "
         if kind != "staged, two workers":  # which of them waits twice depends on the run
@@ -93,12 +87,6 @@ def test_each_call_alone_and_all_at_once_agree() -> None:
     each = lost_without_each(steps)
     assert len(each) > 30
     assert each == {call: lost_orders(steps, call) for call in each}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_reason_occurs(everything: list[Trial]) -> None:
-    assert {trial.prediction.reason for trial in everything if not trial.prediction.needed} == set(REASONS)
 
 
 def test_every_kind_of_ring_and_batch_is_in_the_suite() -> None:
