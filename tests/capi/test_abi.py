@@ -30,7 +30,7 @@ setup(ext_modules=cythonize([Extension("tiny", ["tiny.pyx"])], quiet=True, inclu
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CFLAGS": "-O0"}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280)
 
 

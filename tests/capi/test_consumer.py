@@ -29,7 +29,7 @@ def consumer(tmp_path_factory):
     shutil.copy(Path(__file__).with_name("consumer.pyx"), folder)
     (folder / "setup.py").write_text(SETUP)
     # As a user's build finds it: through the folder that the package is installed in.
-    environ = {**os.environ, "PYTHONPATH": str(Path(strata.__file__).parent.parent)}
+    environ = {**os.environ, "PYTHONPATH": str(Path(strata.__file__).parent.parent), "CFLAGS": "-O0"}
     built = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, env=environ,
                            capture_output=True, text=True, timeout=280)
     assert built.returncode == 0, built.stdout + built.stderr

@@ -376,15 +376,16 @@ request.skip(64)
 @pytest.mark.parametrize("then", ["request.abort()", "request.finish()", "streamer.close()", "streamer.begin()"])
 def test_an_interrupted_finish_takes_no_patience_from_what_comes_after_it(then: str) -> None:
     out = ended_well(run_script(INTERRUPTED + f"""
-core.DRIVER_TIMEOUT_S = 1.0
+core.DRIVER_TIMEOUT_S = 0.4
 with strata.ExpertStreamer(64, gpu_ring=4) as streamer:
     held = control.hold(streamer.copy_stream)
     latch.release()
     request.finish()
+    first = request                 # it keeps the other streamer, whose end would wait for the stream that is held
     request = streamer.begin(direct)
     request.skip(64)
-    interrupted_after(0.8)
-    threading.Timer(0.6, held.release).start()
+    interrupted_after(0.3)
+    threading.Timer(0.25, held.release).start()
     {then}
     say("well")
 """))
