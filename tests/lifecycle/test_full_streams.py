@@ -173,7 +173,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("schedule", ["eager", "random"])
+@pytest.mark.parametrize("schedule", ["eager", pytest.param("random", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_waits_for_room_lets_python_functions_run(call: str, schedule: str) -> None:
     script = FULL + f"control.configure(schedule={schedule!r}, seed=1)\n" + STREAMER

@@ -51,6 +51,7 @@ def test_a_runtime_has_no_sources(tree: Path) -> None:
     assert "strata/runtime/cuda/native has no C++ sources" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_declaration_is_missing(tree: Path) -> None:
     (tree / "strata" / "_hip.pxd").unlink()
     done = build(tree)
