@@ -30,6 +30,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("dropped", "dropped"),
         ("dropped_bytes", "dropped_bytes"),
         ("dropped_late", "dropped_late"),
+        ("batch_calls", "batch_calls"),
         ("refused_batches", "refused_batches"),
     ),
     "seconds": (
@@ -102,6 +103,8 @@ class Counters:
         Their payload bytes.
     dropped_late : int
         Entries whose drop came too late: they are copied all the same, and passed over.
+    batch_calls : int
+        Calls that submitted several copies at once; ``copy_calls`` counts the copies.
     refused_batches : int
         Groups whose batch call the runtime refused as not supported: their copies were submitted one by one.
     wait_publication_s : float
@@ -149,6 +152,7 @@ class Counters:
     dropped: int = 0
     dropped_bytes: int = 0
     dropped_late: int = 0
+    batch_calls: int = 0
     refused_batches: int = 0
     wait_publication_s: float = 0.0
     wait_window_s: float = 0.0

@@ -85,7 +85,8 @@ class ExpertStreamer:
         it, for staged entries once all jobs of the group are ready; those overlap with their gathering only where
         `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a
         direct group become one copy where source and destination both follow on, within one source region (see
-        `ExpertCopies.regions`) and one allocation of slots (strata's own; lent ones are taken as one each);
+        `ExpertCopies.regions`) and one allocation of slots (strata's own; lent ones are taken as one each); what is
+        left of the group, such as gate_up and down of two regions, is one batch call where the runtime has it;
         ``copy_batch`` may then be as long as the ring.
     share_dependencies : bool, optional
         Do not ask for what stream order gives already: one wait and one ``used`` record for the entries of a copy

@@ -51,7 +51,7 @@ _FIELDS = (
     tuple(f"direct_{field}" for field in _KIND_FIELDS) + tuple(f"staged_{field}" for field in _KIND_FIELDS)
     + ("dma_done_records", "host_reuse_waits", "fences", "fence_errors", "pageable_buffers", "copied_waits",
        "used_records", "skipped", "begin_waits", "host_reuse_waits_shared", "copied_waits_shared", "used_records_shared",
-       "dropped", "dropped_bytes", "dropped_late", "refused_batches")
+       "dropped", "dropped_bytes", "dropped_late", "batch_calls", "refused_batches")
     + ("wait_publication_s", "wait_window_s", "wait_source_s", "wait_host_reuse_s", "host_memcpy_s",
        "submission_s", "dependency_calls_s", "wall_s")
 )

@@ -36,6 +36,7 @@ cdef struct CounterBlock:
     atomic[int64_t] dropped           # issuer
     atomic[int64_t] dropped_bytes     # issuer
     atomic[int64_t] dropped_late      # the engine's thread
+    atomic[int64_t] batch_calls       # issuer
     atomic[int64_t] refused_batches   # issuer
     # Nanoseconds, with timing on.
     atomic[int64_t] wait_publication_ns  # the engine's thread
@@ -50,7 +51,7 @@ cdef struct CounterBlock:
 # The block is an array of like counters, too: for reading all of them at once.
 cdef enum:
     N_PER_KIND = 6
-    N_COUNTS = 16
+    N_COUNTS = 17
     COUNTER_REFUSED_BATCHES = 2 * N_PER_KIND + N_COUNTS - 1
     N_SECONDS = 8
     N_COUNTERS = 2 * N_PER_KIND + N_COUNTS + N_SECONDS

@@ -19,13 +19,14 @@ cdef enum IssuerState:
 cdef enum Submission:
     SUBMIT_SINGLE = 0               # one copy a segment; a staged entry is one
     SUBMIT_GROUP = 1                # one batch call a group
-    SUBMIT_COALESCED = 2            # neighbouring direct segments of a group are one copy
+    SUBMIT_COALESCED = 2            # neighbouring direct segments of a group are one copy, and what is left one batch call
 
 # Copies of one group that are put together and not submitted yet.
 cdef struct Pieces:
-    int64_t entry                   # of the first
     int64_t n                       # of a batch: in `batch_dsts` and its neighbours
+    int64_t first                   # entry of its first
     # Of a run of neighbours, 0 bytes where there is none.
+    int64_t entry
     uintptr_t dst
     uintptr_t src
     int64_t nbytes

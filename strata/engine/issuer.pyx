@@ -186,7 +186,7 @@ cdef bint _copy_entry(Issuer* issuer, Command* command, int64_t index, bint stag
         total += command.nbytes[s]
     if not taken:
         # What lies on both sides of it are no neighbours.
-        if not batched and not _flush(issuer, counters):
+        if not _end_run(issuer, counters):
             return False
         add(issuer.counters.dropped, 1)
         add(issuer.counters.dropped_bytes, total)
@@ -221,12 +221,7 @@ cdef bint _piece(Issuer* issuer, int64_t entry, int64_t offset, uintptr_t src, i
     if batched:
         if pieces.n == issuer.batch_room and not _flush(issuer, counters):
             return False
-        if pieces.n == 0:
-            pieces.entry = entry
-        issuer.batch_dsts[pieces.n] = <void*>dst
-        issuer.batch_srcs[pieces.n] = <void*>src
-        issuer.batch_sizes[pieces.n] = nbytes
-        pieces.n += 1
+        _to_batch(issuer, entry, dst, src, nbytes)
         return True
     if pieces.nbytes > 0:
         if (region >= 0 and region == pieces.region and src == pieces.src + <uintptr_t>pieces.nbytes
@@ -235,7 +230,7 @@ cdef bint _piece(Issuer* issuer, int64_t entry, int64_t offset, uintptr_t src, i
             pieces.nbytes += nbytes
             pieces.slot = slot
             return True
-        if not _flush(issuer, counters):
+        if not _end_run(issuer, counters):
             return False
         if at_once and issuer.control.stop.load(memory_order_acquire):
             return False
@@ -248,17 +243,43 @@ cdef bint _piece(Issuer* issuer, int64_t entry, int64_t offset, uintptr_t src, i
     return at_once or _flush(issuer, counters)
 
 
+cdef void _to_batch(Issuer* issuer, int64_t entry, uintptr_t dst, uintptr_t src, int64_t nbytes) noexcept nogil:
+    cdef Pieces* pieces = &issuer.pieces
+    if pieces.n == 0:
+        pieces.first = entry
+    issuer.batch_dsts[pieces.n] = <void*>dst
+    issuer.batch_srcs[pieces.n] = <void*>src
+    issuer.batch_sizes[pieces.n] = nbytes
+    pieces.n += 1
+
+
+cdef bint _end_run(Issuer* issuer, KindCounters* counters) noexcept nogil:
+    """The run of neighbours is over: it joins the group's batch, or is submitted where the library has none."""
+    cdef Pieces* pieces = &issuer.pieces
+    if pieces.nbytes == 0:
+        return True
+    if _hip.batch_use == _hip.BATCH_NONE or pieces.n == issuer.batch_room:
+        return _flush(issuer, counters)
+    _to_batch(issuer, pieces.entry, pieces.dst, pieces.src, pieces.nbytes)
+    pieces.nbytes = 0
+    return True
+
+
 cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
     """Submit what was put together, and count the entries that it completes."""
     cdef Pieces* pieces = &issuer.pieces
     cdef int64_t began = 0
-    cdef int64_t k
-    cdef int64_t calls = pieces.n if pieces.n > 0 else 1
-    cdef int call = _hip.CALL_MEMCPY_BATCH_ASYNC if pieces.n > 0 else _hip.CALL_MEMCPY_ASYNC
+    cdef int64_t k, calls, entry
+    cdef int call
     cdef int status
+    if pieces.n > 0 and pieces.nbytes > 0:          # there is room for one more
+        _to_batch(issuer, pieces.entry, pieces.dst, pieces.src, pieces.nbytes)
     if pieces.n > 0 or pieces.nbytes > 0:
+        calls = pieces.n if pieces.n > 0 else 1
+        call = _hip.CALL_MEMCPY_BATCH_ASYNC if pieces.n > 0 else _hip.CALL_MEMCPY_ASYNC
+        entry = pieces.first if pieces.n > 0 else pieces.entry
         issuer.call.store(call, memory_order_relaxed)
-        _hip.announce_label(pieces.entry, pieces.entry % issuer.ring.size, pieces.entry // issuer.ring.size)
+        _hip.announce_label(entry, entry % issuer.ring.size, entry // issuer.ring.size)
         if issuer.timing:
             began = now_ns()
         if pieces.n > 0:
@@ -279,10 +300,12 @@ cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
                                        issuer.batch_sizes[k], issuer.ring.copy_stream)
                 if status != _hip.HIP_SUCCESS:
                     break
+        elif pieces.n > 0:
+            add(issuer.counters.batch_calls, 1)
         if issuer.timing:
             add(issuer.counters.submission_ns, now_ns() - began)
         if status != _hip.HIP_SUCCESS:
-            return _fail(issuer, call, status, pieces.entry)
+            return _fail(issuer, call, status, entry)
         add(counters.copy_calls, calls)
         pieces.n = 0
         pieces.nbytes = 0

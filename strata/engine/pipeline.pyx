@@ -127,7 +127,7 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     p.issuer.batch_dsts = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
     p.issuer.batch_srcs = <void**>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(void*))
     p.issuer.batch_sizes = <size_t*>malloc(MAX_SEGMENTS_OF_BATCH * sizeof(size_t))
-    p.issuer.batch_room = MAX_SEGMENTS_OF_BATCH
+    p.issuer.batch_room = MAX_SEGMENTS_OF_BATCH - 1
     if p.held == NULL or p.held_ends == NULL or p.issuer.batch_dsts == NULL or p.issuer.batch_srcs == NULL or p.issuer.batch_sizes == NULL:
         p.wanted = <size_t>gpu_ring
         return STEP_NO_MEMORY

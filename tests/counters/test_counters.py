@@ -29,6 +29,7 @@ COUNTS = [
     "dropped",
     "dropped_bytes",
     "dropped_late",
+    "batch_calls",
     "refused_batches",
 ]
 SECONDS = [

@@ -87,6 +87,38 @@ def test_neighbours_become_one_copy_within_a_region_and_an_allocation() -> None:
     assert calls(forward, one, slot_bytes=NBYTES + 1) == 64  # the slots do not
 
 
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_what_is_left_of_a_group_is_one_batch_call(software, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    # gate_up and down lie in two regions: nothing follows on in both source and slot.
+    each = 64
+    pools = [strata.pinned_empty((each, NBYTES), np.uint8) for _ in range(2)]
+    for k, pool in enumerate(pools):
+        pool[:] = (2 * np.arange(each, dtype=np.uint8) + k)[:, None]
+    addresses = np.stack([pool.ctypes.data + NBYTES * np.arange(each, dtype=np.uint64) for pool in pools], 1).ravel()
+    copies = strata.ExpertCopies(
+        addresses, np.full(2 * each, NBYTES, np.int64), True, offsets=np.tile([0, NBYTES], each),
+        entry_starts=2 * np.arange(each + 1), regions=np.tile([0, 1], each))
+    for served in (2**64 - 1, 0):
+        software.configure(batch_calls=served)
+        try:
+            with strata.ExpertStreamer(
+                2 * NBYTES, gpu_ring=64, settings=strata.BatchSettings(batch, 1, 1), submission="coalesced"
+            ) as streamer, streamer.begin(copies) as request:
+                software.reset_calls()
+                for span in request.spans(64):
+                    span.synchronize()
+                    wanted = 2 * np.arange(span.begin, span.end)[:, None] + [0, 1]
+                    assert (span.array() == np.repeat(wanted, NBYTES, 1)).all()
+                copied = software.calls().get("hipMemcpyAsync", 0)
+        finally:
+            software.configure(batch_calls=2**64 - 1)
+        found = request.counters
+        assert (found.direct_copies, found.direct_copy_calls) == (each, 2 * each)
+        groups = each // batch
+        assert (found.batch_calls, found.refused_batches, copied) == (
+            (groups, 0, 0) if served else (0, groups, 2 * each))
+
+
 def test_lent_slots_are_taken_as_one_allocation_each(
     lend_slots: Callable[..., list[int]], make_stream: Callable[[], int]
 ) -> None:

@@ -39,6 +39,9 @@ with strata.ExpertStreamer(80, gpu_ring=12, host_ring=4, settings=settings, subm
     calls = control.calls()
     print("COUNTS", streamer.submission, calls.get("hipMemcpyBatchAsync"), calls["hipMemcpyAsync"],
           counters.refused_batches, counters.direct_copy_calls)
+with strata.ExpertStreamer(80, gpu_ring=12, host_ring=4, settings=settings, submission="coalesced") as streamer:
+    stream_all(streamer, each)
+    print("COALESCED", streamer.counters.batch_calls, streamer.counters.direct_copy_calls)
 """
 
 
@@ -67,8 +70,10 @@ def test_the_probe_makes_the_call_that_requests_make(environment, submission, sa
     out = run(**environment)
     batches = 6 if submission == "group" else 0
     copies = 0 if submission == "group" else 24
-    assert f"COUNTS {submission} {batches} " in out
-    assert out.rstrip().endswith(" 0 24"), (copies, out)
+    counts, coalesced = out.rstrip().splitlines()[-2:]
+    assert counts.startswith(f"COUNTS {submission} {batches} "), out
+    assert counts.endswith(" 0 24"), (copies, out)
+    assert coalesced == f"COALESCED {batches} 24", out
     lines = [line for line in out.splitlines() if "hipMemcpyBatchAsync" in line]
     assert len(lines) == (0 if said is None else 1), out
     if said is not None:
@@ -78,6 +83,7 @@ def test_the_probe_makes_the_call_that_requests_make(environment, submission, sa
 def test_a_library_without_batches(tmp_path: Path) -> None:
     out = run(str(library_without("hipMemcpyBatchAsync", tmp_path)))
     assert "COUNTS single 0 " in out
+    assert "COALESCED 0 24" in out
     assert "the library has no hipMemcpyBatchAsync" in out
 
 
