@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import strata
+from strata import _hip
 from strata.runtime.software import control
 
 # benchmarks/ and examples/ lie in the checkout and are not installed. Last: the installed strata is the one to test.
@@ -60,17 +61,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
 
 @pytest.fixture(autouse=True)
 def _nothing_left_alive(request: pytest.FixtureRequest, _software_runtime: None) -> Iterator[None]:
-    """Streams, events and memory are back to what they were. (A failed test's frames keep theirs.)"""
+    """Streams, events and memory are back to what they were, and so is HIP's last error. (A failed test's frames keep
+    theirs.)"""
     if any(part in OWN_ACCOUNTS for part in request.node.path.parts):
         yield
         return
-    before = control.live()
+    before, error = control.live(), _hip.last_error()
     yield
     if not request.node.stash.get(_passed, False):
         return
     if more_than(before):
         gc.collect()  # slow, so only where something may be waiting for it
         assert more_than(before) == {}
+    assert _hip.last_error() == error
 
 
 def more_than(before: dict[str, int]) -> dict[str, int]:

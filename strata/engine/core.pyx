@@ -207,7 +207,6 @@ cdef class StreamerCore:
         cdef uintptr_t stream = self.p.failed_stream
         wanted = self.p.wanted
         if step == STEP_FAILED:
-            _hip.clear_last_error()
             details = [self.gone(status, stream, 0), self.stranded()]
             error = _hip.status_error(call, status, entry, -1)
             if call == _hip.CALL_MALLOC:

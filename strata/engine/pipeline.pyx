@@ -34,6 +34,7 @@ cdef int _failed(Pipeline* p, int call, int status, uintptr_t stream=0) noexcept
     p.status = status
     p.failed_entry = -1
     p.failed_stream = stream
+    _hip.clear_last_error()
     return STEP_FAILED
 
 
