@@ -20,7 +20,7 @@ from strata.integrations.torch import TorchStreamer
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer
 from strata.integrations.transformers._grouped import RoutedRows
-from strata.integrations.transformers._walk import lists_ahead
+from strata.integrations.transformers._walk import expected_share, lists_ahead
 
 __all__ = ["StreamedModel", "experts_forward", "layer_of"]
 
@@ -78,9 +78,10 @@ class _Forward:
     """One forward that runs: its request, and how far it is."""
 
     def __init__(
-        self, request: Request, thread: int, order: Sequence[ExpertsLayer], *, ahead: bool, hooked: bool
+        self, request: Request, thread: int, order: Sequence[ExpertsLayer], tokens: int, *, ahead: bool, hooked: bool
     ) -> None:
         self.request = request
+        self.tokens = tokens
         self.thread = thread
         self.order = order
         self.ahead = ahead          # whether the layers from `position` on are listed
@@ -90,6 +91,7 @@ class _Forward:
         self.passed = 0             # entries of the layers so far, dropped ones included
         self.taken = 0              # entries acquired: dropped ones after them are passed when more are wanted
         self.seen: list[ExpertsLayer] = []
+        self.routed = 0             # experts that the layers seen had rows for
 
     def place(self, layer: ExpertsLayer) -> int | None:
         """Where a layer comes in the order, from the current position on."""
@@ -116,8 +118,10 @@ class StreamedModel:
     Attributes
     ----------
     lists_ahead : callable
-        Whether a forward of (tokens, choices, experts) lists all experts ahead; `lists_ahead` of the package unless
-        another one is set, to measure say.
+        Whether a forward of (tokens, choices, experts, evenness) lists all experts ahead; `lists_ahead` of the package
+        unless another one is set, to measure say.
+    evenness : dict
+        Share of the experts that was routed over the expected one, in the last forward, by its tokens' bit length.
     forwards_ahead, forwards_routed : int
         Forwards that listed all experts ahead, and only what was routed.
     out_of_order : int
@@ -136,7 +140,8 @@ class StreamedModel:
         self.limit = max(1, streamer.gpu_ring // 3)     # of a span: copies go on into the rest of the ring
         self.cache = cache
         self.order: list[ExpertsLayer] = list(layers)
-        self.lists_ahead: Callable[[int, int, int], bool] = lists_ahead
+        self.lists_ahead: Callable[[int, int, int, float], bool] = lists_ahead
+        self.evenness: dict[int, float] = {}
         self.forwards_ahead = 0
         self.forwards_routed = 0
         self.out_of_order = 0
@@ -218,6 +223,7 @@ class StreamedModel:
                 self._end(failed=True)
             raise
         forward.seen.append(layer)
+        forward.routed += sum(map(bool, rows.counts))
         if not forward.hooked and forward.position == len(forward.order):
             with self._lock:
                 self._end(failed=False)
@@ -311,8 +317,9 @@ class StreamedModel:
                 self._end(failed=True)
             order = self.order if layer is None or layer in self.order else [layer]
             first = layer or order[0]
-            ahead = self.lists_ahead(tokens, _choices(first.module), first.experts)
-            forward = _Forward(self.streamer.begin(), thread, order, ahead=ahead, hooked=self._inside == thread)
+            even = self.evenness.get(tokens.bit_length(), 1.0)
+            ahead = self.lists_ahead(tokens, _choices(first.module), first.experts, even)
+            forward = _Forward(self.streamer.begin(), thread, order, tokens, ahead=ahead, hooked=self._inside == thread)
             self._forward = forward
             try:
                 if ahead:
@@ -355,6 +362,9 @@ class StreamedModel:
                     self.cache.clear()
             elif forward.seen:
                 self.order = list(forward.seen)
+                expected = sum(each.experts * expected_share(forward.tokens, _choices(each.module), each.experts)
+                               for each in forward.seen)
+                self.evenness[forward.tokens.bit_length()] = forward.routed / expected
 
     def close(self) -> None:
         """End what runs, take the hooks off and free the slots and the cache."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["AHEAD_FROM", "expected_share", "lists_ahead"]
 
-#: From this expected share of routed experts on, a forward lists every layer's experts ahead.
+#: From this share of routed experts on, a forward lists every layer's experts ahead.
 AHEAD_FROM = 0.85
 
 
@@ -25,10 +25,25 @@ def expected_share(tokens: int, choices: int, experts: int) -> float:
     return 1.0 - (1.0 - min(1.0, choices / experts)) ** tokens
 
 
-def lists_ahead(tokens: int, choices: int, experts: int) -> bool:
+def lists_ahead(tokens: int, choices: int, experts: int, evenness: float = 1.0) -> bool:
     """Whether a forward of so many tokens lists all experts before their routing is known.
 
-    Ahead, the copies run while the layers before compute, and what is not routed is dropped where that is still
-    in time. Otherwise only what is routed is copied, but a layer's copies begin with its routing.
+    Parameters
+    ----------
+    tokens, choices, experts : int
+        As `expected_share`.
+    evenness : float, optional
+        What the router makes of that: the share that was routed in the last forward of about as many tokens, over the
+        expected one.
+
+    Returns
+    -------
+    bool
+
+    Notes
+    -----
+    Ahead, the copies run while the layers before compute. What is not routed is dropped, but what was submitted by then
+    is copied all the same: up to the slots (pinned) or the host ring (staged) of each layer. Otherwise only what is
+    routed is copied, but a layer's copies begin with its routing, and its attention is not overlapped.
     """
-    return expected_share(tokens, choices, experts) >= AHEAD_FROM
+    return evenness * expected_share(tokens, choices, experts) >= AHEAD_FROM

@@ -105,8 +105,30 @@ def test_which_walk_follows_from_the_formula(model: Any) -> None:
     assert tokens == 7      # 1 - (1 - 4/16) ** 7 = 0.867
     logits(model, families.prompt(1, tokens - 1))
     assert (streamed(model).forwards_ahead, streamed(model).forwards_routed) == (0, 1)
+    streamed(model).evenness.clear()
     logits(model, families.prompt(1, tokens))
     assert (streamed(model).forwards_ahead, streamed(model).forwards_routed) == (1, 1)
+
+
+def test_an_uneven_router_is_learned(model: Any) -> None:
+    """What was routed in the last forward of about as many tokens counts, not what an even router would do."""
+    ids = families.prompt(1, 24)
+    for layer in model.model.layers:
+        with torch.no_grad():
+            layer.mlp.gate.weight[4:] = layer.mlp.gate.weight[:4].repeat(3, 1) - 50 * layer.mlp.gate.weight[:4].sum(0)
+    want = logits(model, ids)
+    stream_experts(model, slots=6, device="cpu")
+    streaming = streamed(model)
+    assert lists_ahead(24, 4, 16)
+    assert torch.equal(logits(model, ids), want)
+    assert (streaming.forwards_ahead, streaming.forwards_routed) == (1, 0)
+    evenness = streaming.evenness[(24).bit_length()]
+    assert 4 / 16 <= evenness < 0.85
+    assert not lists_ahead(24, 4, 16, evenness)
+    assert torch.equal(logits(model, ids), want)
+    assert (streaming.forwards_ahead, streaming.forwards_routed) == (1, 1)
+    logits(model, families.prompt(1, 40))       # of another size: the formula again
+    assert (streaming.forwards_ahead, streaming.forwards_routed) == (2, 1)
 
 
 def test_only_what_is_routed_is_copied(model: Any) -> None:
