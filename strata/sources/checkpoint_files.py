@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,7 @@ from strata.sources.files import File
 __all__ = ["CheckpointFile", "TensorPlace", "check_places", "readable"]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
+class TensorPlace(NamedTuple):
     """Where a tensor's bytes lie. `shape` counts elements of `itemsize` bytes (blocks, of a block format)."""
 
     name: str

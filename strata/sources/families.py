@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from strata.errors import CheckpointError
 
@@ -24,8 +24,7 @@ _LAYERS = r"(?P<prefix>(?:.*\.)?(?:layers|blocks|block|h|blk))\.#\."
 _FUSED_ENDINGS = {"weight": "", "bias": "_bias", "weight_scale_inv": "_scale_inv", "weight_scale": "_scale"}
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """What a name says: which piece of which tensor of the slot, of which layer and expert.
 
     `expert` is -1 where the tensor holds all of them; `rows` where it does so along its rows.

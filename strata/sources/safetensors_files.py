@@ -120,9 +120,9 @@ def _place(name: str, entry: Any, number: int, first: int) -> TensorPlace:
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise CheckpointError(f"has dtype {brief(dtype)}: {', '.join(_DTYPES)} are known")
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not all(_is_count(size) for size in shape):
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not all(map(_is_count, shape)):
         raise CheckpointError(f"has shape {brief(shape)}: up to {_MOST_DIMENSIONS} sizes from 0 are needed")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
         raise CheckpointError(f"has data_offsets {brief(offsets)}: two numbers from 0 are needed")
     begin, end = offsets
     kind, bits = _DTYPES[dtype]
