@@ -21,6 +21,7 @@ def run(*command: str, folder: Path) -> str:
     done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True,
                           timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "aborted" not in done.stderr     # each request was taken to its end
     return done.stdout
 
 
