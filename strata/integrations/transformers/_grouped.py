@@ -88,7 +88,7 @@ class RoutedRows:
             of_row = torch.repeat_interleave(
                 torch.arange(len(experts), device=ends.device), _to_device(counts, ends), output_size=end - begin
             )
-        rows = self.hidden_states[self.token_of_row[begin:end]]
+        rows = self.hidden_states.index_select(0, self.token_of_row[begin:end])
         up = "gate_up_proj" if module.has_gate else "up_proj"
         out = self._linear(rows, up, weights, ends, counts, of_row)
         out = module._apply_gate(out) if module.has_gate else module.act_fn(out)
@@ -100,7 +100,7 @@ class RoutedRows:
             # Rows of no expert at all (an index past the last) count as zero.
             new = torch.empty if self.host_ends[-1] == len(self.rows) else torch.zeros
             self.buffer = new((len(self.rows), out.shape[-1]), dtype=out.dtype, device=out.device)
-        self.buffer[self.rows[begin:end]] = out
+        self.buffer.index_copy_(0, self.rows[begin:end], out)
 
     def sum(self) -> torch.Tensor:
         """The layer's output, (tokens, hidden): each token's rows are added up in the router's order."""
