@@ -1,6 +1,12 @@
-"""Every family: the same logits and the same tokens as transformers' own experts, bit by bit."""
+"""Every family: the same logits and the same tokens as transformers' own experts, bit by bit.
+
+Under the software runtime's schedule that ``STRATA_SOFTWARE_SCHEDULE`` names; CI runs it under eager, lazy and random.
+"""
 
 from __future__ import annotations
+
+import os
+from typing import Any
 
 import pytest
 
@@ -49,6 +55,10 @@ def test_bits_are_those_of_transformers(family: Family) -> None:
         assert streaming.forwards_routed >= 1
     unstream(model)
     assert torch.equal(outputs(model, ids)[0], want["grouped_mm"][0])
+
+
+def test_the_schedule_is_the_one_that_was_asked_for(software: Any) -> None:
+    assert software.configuration()["schedule"] == os.environ.get("STRATA_SOFTWARE_SCHEDULE", "eager")
 
 
 def test_the_table_is_whole() -> None:
