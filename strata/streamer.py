@@ -232,6 +232,8 @@ class ExpertStreamer:
         ValueError
             There are no entries with bytes: how large the slots should be is not known.
         """
+        if not isinstance(copies, (ExpertCopies, Iterable)):
+            raise TypeError(f"copies is a {type(copies).__name__}; a strata.ExpertCopies, or several, are wanted")
         lists = [copies] if isinstance(copies, ExpertCopies) else list(copies)
         for each in lists:
             if not isinstance(each, ExpertCopies):

@@ -258,7 +258,7 @@ def test_a_streamer_for_a_list():
 @pytest.mark.parametrize(("copies", "error", "message"), [
     (ExpertCopies([], []), ValueError, "copies has no entry with bytes"),
     ([], ValueError, "copies has no entry with bytes"),
-    ([5], TypeError, "copies holds a int"),
+    (5, TypeError, "copies is a int"), ([5], TypeError, "copies holds a int"),
 ])  # fmt: skip
 def test_a_streamer_for_nothing(copies, error, message):
     with pytest.raises(error, match=message):

@@ -70,10 +70,13 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
     Raises
     ------
     TypeError, ValueError
-        If one is no contiguous CPU tensor, before anything is pinned. If one overlaps in part what is pinned.
+        If one is no contiguous CPU tensor, or `tensors` is one itself, before anything is pinned. If one overlaps in
+        part what is pinned.
     HipError
         If the runtime refuses for another reason than memory that cannot be pinned.
     """
+    if isinstance(tensors, torch.Tensor):
+        raise TypeError("tensors is a torch.Tensor; a list of them is wanted")
     wanted = list(tensors)
     for k, tensor in enumerate(wanted):
         if not isinstance(tensor, torch.Tensor):

@@ -16,7 +16,7 @@ from strata.integrations.torch.views import SlotTensors
 from strata.layout import SlotLayout
 from strata.streamer import ExpertStreamer
 
-__all__ = ["TorchStreamer"]
+__all__ = ["TorchStreamer", "place"]
 
 _ALIGNMENT = 256
 
@@ -80,7 +80,7 @@ class TorchStreamer(ExpertStreamer):
             raise TypeError(f"layout is {layout!r}; a strata.SlotLayout, or the bytes of a slot (int), is wanted")
         self.layout = layout
         self._own_stream = 0
-        where = _place(slots, device)
+        where = place(slots, device)
         stride = -(-layout.nbytes // _ALIGNMENT) * _ALIGNMENT
         if slots is None:
             count = _ring(gpu_ring, layout.nbytes, where)
@@ -138,7 +138,7 @@ class TorchStreamer(ExpertStreamer):
             _hip.destroy_stream(stream)
 
 
-def _place(slots: torch.Tensor | None, device: torch.device | str | int | None) -> torch.device:
+def place(slots: torch.Tensor | None, device: torch.device | str | int | None) -> torch.device:
     """The device of a streamer; torch's and the runtime's must be the same."""
     name = runtime.ensure()
     if slots is not None and not isinstance(slots, torch.Tensor):

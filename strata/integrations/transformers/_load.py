@@ -14,12 +14,24 @@ from torch import nn
 import strata
 from strata.integrations.transformers._experts import ExpertsLayer, find_layers
 from strata.integrations.transformers._places import Checkpoint, Pieces, find_places
-from strata.integrations.transformers._stream import start, target_device
+from strata.integrations.transformers._stream import STREAMER_OPTIONS, check_sizes, start, target_device
 
 __all__ = ["from_pretrained"]
 
-_REFUSED = ("device_map", "tp_plan", "tp_size", "distributed_config", "quantization_config", "gguf_file",
-            "state_dict", "experts_implementation", "adapter_kwargs")
+_PLACED = "everything but the experts goes to one device, and the experts stay in their files"
+_PLAIN = "the experts are streamed as they lie in the files"
+#: Arguments of transformers' from_pretrained that are not taken, and why.
+_REFUSED = {
+    **dict.fromkeys(("device_map", "max_memory", "offload_folder", "tp_plan", "tp_size", "distributed_config"),
+                    _PLACED),
+    **dict.fromkeys(("quantization_config", "load_in_8bit", "load_in_4bit", "gguf_file", "state_dict",
+                     "adapter_kwargs"), _PLAIN),
+    "torch_dtype": "dtype= is its name now",
+    "experts_implementation": "it is strata's",
+    "output_loading_info": "what is missing or does not fit raises a ValueError",
+    "ignore_mismatched_sizes": "what does not fit raises a ValueError",
+    "pinned_bytes": "it is for stream_experts, whose experts are in host memory",
+}
 
 
 def from_pretrained(
@@ -59,16 +71,26 @@ def from_pretrained(
     ------
     OSError, CheckpointError
         If a file is missing or is not what its header says, by name.
-    ValueError
-        For what cannot be streamed, and for a checkpoint that does not fit its configuration, before anything is
-        loaded.
+    TypeError, ValueError
+        For what cannot be streamed, and for a checkpoint that does not fit its configuration, by name. Arguments and
+        experts are looked at before anything is loaded.
     """
     import transformers
 
-    for name in _REFUSED:
+    for name, why in _REFUSED.items():
         if kwargs.get(name) is not None:
-            raise ValueError(f"{name} is {kwargs[name]!r}: strata's from_pretrained does not take it: "
-                             " everything but the experts goes to one device")
+            raise ValueError(f"{name} is {kwargs[name]!r}: strata's from_pretrained does not take it: {why}")
+    for name in kwargs:
+        if name in STREAMER_OPTIONS:
+            raise TypeError(f"{name} is an argument of the streamer: pass streamer={{{name!r}: …}}")
+    if model_class is not None and not (isinstance(model_class, type)
+                                        and issubclass(model_class, transformers.PreTrainedModel)):
+        raise TypeError(f"model_class is {model_class!r}; a subclass of transformers.PreTrainedModel is wanted; "
+                        "the default is the one that the configuration names")
+    if streamer is not None and not isinstance(streamer, dict):
+        raise TypeError(f"streamer is {streamer!r}; a dict of arguments of strata.ExpertStreamer is wanted")
+    check_sizes(slots, cache_bytes, streamer or {})
+    _check_folder(path)
     where = target_device(device)
     checkpoint = Checkpoint(path)
     config = kwargs.pop("config", None)
@@ -94,7 +116,9 @@ def from_pretrained(
     # A class of the moment: between its making and the loading of its weights, the experts are taken out of sight.
     hiding: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
     model, report = hiding.from_pretrained(
-        path, config=config, dtype=dtype, device_map={"": where}, output_loading_info=True, **kwargs
+        path, config=config, dtype=dtype, device_map={"": where}, output_loading_info=True,
+        ignore_mismatched_sizes=True,       # they are named below
+        **kwargs
     )
     model.__class__ = cls
     if len(taken) != 1:
@@ -111,6 +135,15 @@ def from_pretrained(
     start(model, layers, where, slots=slots, cache_bytes=cache_bytes, pins=contextlib.ExitStack(),
           options=streamer or {})
     return model
+
+
+def _check_folder(path: Any) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {path!r}; a folder with config.json and safetensors files is wanted")
+    if not os.path.isdir(path):
+        kind = NotADirectoryError if os.path.exists(path) else FileNotFoundError
+        raise kind(f"path is {os.fspath(path)!r}, which is no folder here. Nothing is downloaded: for a model of the "
+                   "hub, pass the folder that huggingface_hub.snapshot_download returns")
 
 
 def _class_of(config: Any) -> Any:

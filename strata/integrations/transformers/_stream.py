@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 import strata
-from strata import runtime
 from strata.integrations.torch import Pinned, TorchStreamer, pin
+from strata.integrations.torch.streamer import place
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer, find_layers
 from strata.integrations.transformers._streamed import StreamedModel, layer_of
 
-__all__ = ["IMPLEMENTATION", "start", "stream_experts", "streamed", "target_device", "unstream"]
+__all__ = ["IMPLEMENTATION", "STREAMER_OPTIONS", "check_sizes", "start", "stream_experts", "streamed", "target_device",
+           "unstream"]
 
 IMPLEMENTATION = "strata"
 #: Bytes of slots where nobody says: the ring hides the copies, more of it hides no more.
 _RING_BYTES = 2**30
 _MOST_SLOTS = 96
 _LEAST_SLOTS = 4
+#: Arguments of `strata.ExpertStreamer` that are the caller's: not those that follow from the model, its slots, or the
+#: device.
+STREAMER_OPTIONS = {"host_ring", "workers", "settings", "copy_stream", "compute_stream", "timing", "stall_timeout",
+                    "submission", "share_dependencies", "run_ahead"}
 
 #: Where a model keeps what streams its experts, and what computed them before.
 _ATTRIBUTE = "_strata_model"
@@ -53,7 +59,8 @@ def stream_experts(
     cache_bytes : int, default 0
         Device memory for experts that stay from one forward to the next, least recently used. Decoding uses it.
     **options
-        Further arguments of `strata.ExpertStreamer`: `workers`, `host_ring`, `settings`, `submission`, ….
+        Further arguments of `strata.ExpertStreamer`: `workers`, `host_ring`, `settings`, `submission`,
+        `share_dependencies`, `run_ahead`, `copy_stream`, `compute_stream`, `timing`, `stall_timeout`.
 
     Returns
     -------
@@ -73,6 +80,7 @@ def stream_experts(
     before; do not move the model with ``.to()`` afterwards.
     """
     _check_model(model)
+    check_sizes(slots, cache_bytes, options)
     where = target_device(device)
     layers = find_layers(model)
     for layer in layers:
@@ -105,11 +113,6 @@ def start(
     slot_bytes = max(layer.layout.nbytes for layer in layers)
     if slots is None:
         slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, _RING_BYTES // slot_bytes))
-    elif isinstance(slots, bool) or not isinstance(slots, int):
-        raise TypeError(f"slots is {slots!r}; an integer from 1 is wanted")
-    elif slots < 1:
-        raise ValueError(f"slots is {slots}; it must be at least 1")
-    cache_bytes = _bytes("cache_bytes", cache_bytes)
     with contextlib.ExitStack() as undo:
         streamer = TorchStreamer(slot_bytes, gpu_ring=slots, device=device, **options)
         undo.callback(streamer.close)
@@ -150,7 +153,8 @@ def unstream(model: nn.Module) -> nn.Module:
     -------
     model
         The same object. Experts are where they were: on the CPU after `stream_experts`, and without weights, on the
-        meta device, after `from_pretrained`. Everything else stays on its device.
+        meta device, after `from_pretrained`: then a forward raises a `RuntimeError`. Everything else stays on its
+        device.
 
     Raises
     ------
@@ -166,7 +170,9 @@ def unstream(model: nn.Module) -> nn.Module:
     streaming.close()
     del model.__dict__[_ATTRIBUTE]
     model.__dict__.pop(_AUTO_COMPILE, None)
-    model.set_experts_implementation(before)
+    if not any(parameter.is_meta for layer in streaming.layers for parameter in layer.parameters().values()):
+        model.set_experts_implementation(before)
+    # Else nothing can compute them any more, and a forward says so.
     return model
 
 
@@ -216,14 +222,37 @@ def _is_offloaded(model: nn.Module) -> bool:
 
 
 def target_device(device: torch.device | str | int | None) -> torch.device:
-    if device is None:
-        device = "cpu" if runtime.ensure() == "software" else "cuda"
-    where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if where.type not in ("cuda", "cpu"):
-        raise ValueError(f"device is {where}; a CUDA or HIP device, or the CPU, is wanted")
-    if where.type == "cuda" and where.index is None:
-        where = torch.device("cuda", torch.cuda.current_device())
-    return where
+    """Where a model computes.
+
+    Raises
+    ------
+    ValueError
+        For another kind of device, or a GPU that torch does not see.
+    StrataError
+        If the runtime and the device do not go together.
+    """
+    if device is not None:
+        where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if where.type not in ("cuda", "cpu"):
+            raise ValueError(f"device is {where}; a CUDA or HIP device, or the CPU, is wanted")
+        if where.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device is {where}, and this torch ({torch.__version__}) sees no GPU; 'cpu' computes "
+                             "over strata's software runtime")
+    return place(None, device)
+
+
+def check_sizes(slots: int | None, cache_bytes: int, options: Mapping[str, Any]) -> None:
+    """Refuse what nobody needs a loaded model for."""
+    if slots is not None:
+        if isinstance(slots, bool) or not isinstance(slots, int):
+            raise TypeError(f"slots is {slots!r}; an integer from 1 is wanted")
+        if slots < 1:
+            raise ValueError(f"slots is {slots}; it must be at least 1")
+    _bytes("cache_bytes", cache_bytes)
+    unknown = sorted(set(options) - STREAMER_OPTIONS)
+    if unknown:
+        raise TypeError(f"{unknown[0]} is no argument that the model's streamer takes: "
+                        f"{', '.join(sorted(STREAMER_OPTIONS))} are")
 
 
 def _bytes(name: str, value: object) -> int:

@@ -65,6 +65,9 @@ def _layer_forward(
         raise RuntimeError(COMPILED)
     found = layer_of(module)
     if found is None:
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise RuntimeError("this model's experts have no weights: from_pretrained left them in their files, and "
+                               "unstream() was called; load the model again")
         raise RuntimeError(
             "the experts implementation is 'strata', but this experts module is not streamed (a copy of a streamed "
             "model, or one whose configuration was shared): call strata.integrations.transformers.stream_experts "

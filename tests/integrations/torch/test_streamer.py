@@ -197,6 +197,8 @@ def test_pin_keeps_to_its_budget(software) -> None:
         pin([np.zeros(3)])
     with pytest.raises(ValueError, match="limit is -1"):
         pin(tensors, limit=-1)
+    with pytest.raises(TypeError, match=r"tensors is a torch\.Tensor; a list"):
+        pin(tensors[0])
     assert software.live()["registered_ranges"] == before
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -172,4 +174,106 @@ def test_a_model_without_its_experts_cannot_be_saved(tmp_path: Path) -> None:
     model = from_pretrained(tmp_path / "a", device="cpu")
     with pytest.raises((NotImplementedError, RuntimeError, ValueError)):
         model.save_pretrained(tmp_path / "b")
+    unstream(model)
+
+
+def test_after_unstream_a_forward_says_what_is_missing(tmp_path: Path) -> None:
+    saved(tmp_path)
+    model = from_pretrained(tmp_path, slots=5, device="cpu")
+    unstream(model)
+    with pytest.raises(RuntimeError, match=r"no weights.*unstream\(\) was called; load the model again"):
+        outputs(model, families.prompt())
+    with pytest.raises(ValueError, match="meta device"):
+        stream_experts(model, device="cpu")
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), [
+    ({"slots": 0}, ValueError, "slots is 0"),
+    ({"cache_bytes": -1}, ValueError, "cache_bytes is -1"),
+    ({"workers": 3}, TypeError, r"streamer=\{'workers': …\}"),
+    ({"streamer": [3]}, TypeError, r"streamer is \[3\]; a dict"),
+    ({"streamer": {"gpu_ring": 3}}, TypeError, "gpu_ring is no argument that the model's streamer takes: .*workers"),
+    ({"pinned_bytes": 3}, ValueError, "pinned_bytes is 3.*for stream_experts"),
+    ({"torch_dtype": torch.float16}, ValueError, "torch_dtype is torch.float16.*dtype="),
+    ({"output_loading_info": True}, ValueError, "output_loading_info is True"),
+    ({"load_in_8bit": True}, ValueError, "load_in_8bit is True"),
+    ({"model_class": 3}, TypeError, "model_class is 3; a subclass of transformers.PreTrainedModel"),
+    ({"model_class": transformers.AutoModelForCausalLM}, TypeError, "model_class is .*AutoModelForCausalLM"),
+    ({"device": "mps"}, ValueError, "device is mps"),
+], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+def test_arguments_are_looked_at_before_anything_is_opened(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+    here = Path(__file__).parent        # a folder, but no checkpoint
+    with pytest.raises(kind, match=words):
+        from_pretrained(here, **{"device": "cpu", **options})
+
+
+def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"'Qwen/Qwen3-30B-A3B', which is no folder here.*snapshot_download"):
+        from_pretrained("Qwen/Qwen3-30B-A3B")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=r"file', which is no folder here"):
+        from_pretrained(tmp_path / "file")
+    with pytest.raises(TypeError, match="path is None"):
+        from_pretrained(None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"device is cuda:0, and this torch .* sees no GPU"):
+        from_pretrained(tmp_path, device=0)
+
+
+def test_other_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    saved(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vocab_size"] = 97
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"of another shape .*embed_tokens\.weight"):
+        from_pretrained(tmp_path, device="cpu")
+
+
+def test_again_and_again_leaves_nothing(tmp_path: Path, software: Any) -> None:
+    """Also where the model is dropped without unstream(). (The fixture of all tests looks at what is left.)"""
+    saved(tmp_path)
+    ids = families.prompt(1, 4)
+    want, before = None, {}
+    for k in range(4):
+        model = from_pretrained(tmp_path, slots=5, device="cpu")
+        logits = outputs(model, ids)[0]
+        assert want is None or torch.equal(logits, want)
+        want = logits
+        if k % 2:
+            unstream(model)
+        del model
+        gc.collect()
+        now = {name: count for name, count in software.live().items() if name in ("streams", "device_bytes", "pinned_bytes")}
+        assert k == 0 or now == before
+        before = now
+
+
+def test_a_shard_that_shrinks_gives_an_error_and_then_the_right_bits(tmp_path: Path) -> None:
+    """Its name and the place in it; nothing is left running, and with the file whole again the model is right."""
+    built = families.build(families.by_name("qwen3_moe"))
+    built.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    parts = {"experts.safetensors": {name: value for name, value in stored.items() if ".experts." in name}}
+    parts["rest.safetensors"] = {name: value for name, value in stored.items() if ".experts." not in name}
+    for file, part in parts.items():
+        save_file(part, tmp_path / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    model = from_pretrained(tmp_path, slots=5, device="cpu")
+    ids = families.prompt(1, 12)
+    with torch.inference_mode():
+        want = model(input_ids=ids).logits
+        shard = tmp_path / "experts.safetensors"
+        whole = shard.read_bytes()
+        os.truncate(shard, len(whole) // 2)
+        for _ in range(2):
+            with pytest.raises(strata.SourceReadError, match=r"experts\.safetensors"):
+                model(input_ids=ids)
+        with shard.open("r+b") as file:
+            file.write(whole)
+        assert torch.equal(model(input_ids=ids).logits, want)
     unstream(model)

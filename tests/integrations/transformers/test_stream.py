@@ -370,12 +370,23 @@ def test_twice_is_refused(model: Any) -> None:
     ({"slots": 0}, ValueError, "slots is 0"), ({"slots": True}, TypeError, "slots is True"),
     ({"slots": 2.0}, TypeError, "slots is 2.0"), ({"cache_bytes": -1}, ValueError, "cache_bytes is -1"),
     ({"pinned_bytes": "1GB"}, TypeError, "pinned_bytes is '1GB'"), ({"device": "mps"}, ValueError, "device is mps"),
-    ({"workers": 0}, ValueError, "workers is 0"),
+    ({"workers": 0}, ValueError, "workers is 0"), ({"gpu_ring": 4}, TypeError, "gpu_ring is no argument"),
 ])
 def test_arguments_are_checked(model: Any, options: dict[str, Any], kind: type[Exception], words: str) -> None:
     want = logits(model, families.prompt())
     with pytest.raises(kind, match=words):
         stream_experts(model, **{"device": "cpu", **options})
+    assert torch.equal(logits(model, families.prompt()), want)
+
+
+def test_no_memory_for_the_slots_leaves_the_model_as_it_was(software: Any, model: Any) -> None:
+    want = logits(model, families.prompt())
+    software.inject("hipMalloc", nth=1, status=2)
+    with pytest.raises((MemoryError, strata.HipError), match="hipMalloc"):
+        stream_experts(model, slots=5, device="cpu")
+    software.clear_injections()
+    assert torch.equal(logits(model, families.prompt()), want)
+    stream_experts(model, slots=5, device="cpu")
     assert torch.equal(logits(model, families.prompt()), want)
 
 
