@@ -4,18 +4,19 @@ import tempfile
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import strata
 from strata.integrations.torch import TorchStreamer
 
 LAYERS, EXPERTS, HIDDEN, WIDTH, TOP_K, TOKENS = 2, 32, 64, 48, 4, 100
 device = "cuda" if torch.cuda.is_available() else "cpu"
-router = torch.randn(LAYERS, EXPERTS, HIDDEN, device=device)
+router, x = torch.randn(LAYERS, EXPERTS, HIDDEN, device=device), torch.randn(TOKENS, HIDDEN, device=device)
 name = "model.layers.{}.mlp.experts.{}".format
+weights = {name(layer, tensor): torch.randn(EXPERTS, *shape) * 0.1 for layer in range(LAYERS) for tensor, shape in
+           [("gate_up_proj", (2 * WIDTH, HIDDEN)), ("down_proj", (HIDDEN, WIDTH))]}
 folder = tempfile.TemporaryDirectory()
-save_file({name(layer, tensor): torch.randn(EXPERTS, *shape) * 0.1 for layer in range(LAYERS) for tensor, shape in
-           [("gate_up_proj", (2 * WIDTH, HIDDEN)), ("down_proj", (HIDDEN, WIDTH))]}, f"{folder.name}/model.safetensors")
+save_file(weights, f"{folder.name}/model.safetensors")
 
 
 def forward(x, spans):  # `spans(layer)` gives runs of neighbouring experts: the first one, and their stacked weights
@@ -31,7 +32,6 @@ def forward(x, spans):  # `spans(layer)` gives runs of neighbouring experts: the
     return x
 
 
-x = torch.randn(TOKENS, HIDDEN, device=device)
 with strata.sources.safetensors(folder.name) as table, TorchStreamer(table.layout(0), gpu_ring=16) as streamer:
     with streamer.begin() as request:
         for layer in table.layers:
@@ -45,7 +45,7 @@ with strata.sources.safetensors(folder.name) as table, TorchStreamer(table.layou
                     taken += len(span)
 
         result = forward(x, streamed)
-whole = load_file(f"{folder.name}/model.safetensors", device)
-resident = forward(x, lambda n: [(0, whole[name(n, "gate_up_proj")], whole[name(n, "down_proj")])])
-assert torch.equal(result, resident)
+resident = {key: value.to(device) for key, value in weights.items()}
+whole = forward(x, lambda n: [(0, resident[name(n, "gate_up_proj")], resident[name(n, "down_proj")])])
+assert torch.equal(result, whole)
 print("equal, bit by bit")

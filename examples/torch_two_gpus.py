@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import strata
 from strata.integrations.torch import TorchStreamer
@@ -32,8 +32,9 @@ name = "model.layers.{}.mlp.experts.{}".format
 file = Path(tempfile.gettempdir()) / f"strata-two-gpus-{os.environ['MASTER_PORT']}" / "model.safetensors"
 if rank == 0:
     file.parent.mkdir(mode=0o700)
-    save_file({name(layer, what): torch.randn(EXPERTS, *shape) * 0.1 for layer in range(LAYERS)
-               for what, shape in (("gate_up_proj", (2 * WIDTH, HIDDEN)), ("down_proj", (HIDDEN, WIDTH)))}, file)
+    weights = {name(layer, what): torch.randn(EXPERTS, *shape) * 0.1 for layer in range(LAYERS)
+               for what, shape in (("gate_up_proj", (2 * WIDTH, HIDDEN)), ("down_proj", (HIDDEN, WIDTH)))}
+    save_file(weights, file)
 dist.barrier()
 low, high = rank * EXPERTS // world, (rank + 1) * EXPERTS // world      # this process's share of each layer
 
@@ -67,7 +68,7 @@ with strata.sources.safetensors(file) as table, TorchStreamer(table.layout(0), g
 
         result = forward(x, streamed, dist.all_reduce)
 if rank == 0:
-    whole = load_file(file, str(device))
+    whole = {key: value.to(device) for key, value in weights.items()}
     resident = forward(x, lambda n: [(0, whole[name(n, "gate_up_proj")], whole[name(n, "down_proj")])],
                        lambda out: None)
     assert torch.equal(result, resident)

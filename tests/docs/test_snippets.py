@@ -22,6 +22,7 @@ BLOCK = re.compile(
 ELSEWHERE = {
     "pip install": ".ci/run",
     "pytest": ".ci/run",
+    "python -m pytest": ".ci/run",
     "strata replay": "tests/replay",
     "strata selftest": "tests/proof",
     "strata bench": "tests/bench",
