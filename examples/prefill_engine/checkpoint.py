@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import zlib
@@ -315,6 +316,8 @@ def _projection_shape(model: ModelConfig, projection: str) -> tuple[int, int]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # nobody may ever write to a FIFO
+            raise InputError(f"{path} is no regular file")
         with open(path, "rb") as file:
             text = file.read(_MOST_JSON + 1)
         if len(text) > _MOST_JSON:

@@ -56,7 +56,7 @@ class File:
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = False) -> None:
         if not isinstance(direct, bool):
             raise TypeError(f"direct is {direct!r}; True or False is wanted")
-        self.path = os.fspath(path)
+        self.path = os.fspath(path) if hasattr(path, "__fspath__") else path
         if not isinstance(self.path, str):
             raise TypeError(f"path is {path!r}; a str or an os.PathLike of one is wanted")
         if "\0" in self.path:

@@ -220,6 +220,15 @@ def test_a_config_that_means_harm(copied: Path, name: str, text: str) -> None:
         Checkpoint(copied)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are Unix's")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", LAYER_0])
+def test_a_fifo_is_not_waited_for(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(InputError, match="is no regular file"):
+        Checkpoint(copied)
+
+
 @pytest.mark.parametrize("field", ["experts", "layers", "hidden", "vocab", "expert_width", "gdn_heads"])
 @pytest.mark.parametrize("value", [10**12, 2**40, 10**30, 1e999, True, "4", None])
 def test_a_config_of_another_size_takes_no_memory(copied: Path, field: str, value: object) -> None:

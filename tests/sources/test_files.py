@@ -198,9 +198,12 @@ def test_bad_input(content, tmp_path) -> None:
         File(tmp_path / "fifo")
     with pytest.raises(ValueError, match="NUL"):
         File("a\0b")
-    with pytest.raises(TypeError, match="path is"):
-        File(b"bytes")
+    for wrong in (b"bytes", 5, None, file):
+        with pytest.raises(TypeError, match="path is"):
+            File(wrong)
     with pytest.raises(TypeError, match="direct is"):
         File(path, direct=1)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(file)
+    # Open up to the end of the process: requests that run then are ended later than finalizers are called.
+    assert not file._finalizer.atexit
