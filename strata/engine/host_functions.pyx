@@ -1,5 +1,6 @@
 """Python callables on a stream (`strata.runtime.launch_host`): called by the runtime, ended with the interpreter."""
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.exc cimport PyErr_WriteUnraisable
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport int64_t, uintptr_t
 from libcpp.atomic cimport atomic
 
@@ -7,10 +8,9 @@ from strata cimport _hip
 from strata.engine.clock cimport now_ns, pause_briefly, time_waited
 
 import atexit
-import sys
-from collections import namedtuple
 
-_Unraisable = namedtuple("_Unraisable", "exc_type exc_value exc_traceback err_msg object")
+cdef extern from "Python.h":
+    PyObject* PyObject_CallNoArgs(PyObject* function)       # what is raised stays set
 
 cdef atomic[int] _stopped
 cdef atomic[int] _running
@@ -20,11 +20,10 @@ cdef void _call_python(void* argument) noexcept with gil:
     # What the callable raises has nobody to go to but the unraisable hook.
     function = <object>argument
     Py_DECREF(function)
-    try:
-        function()
-    except BaseException:
-        sys.unraisablehook(_Unraisable(*sys.exc_info(), "Exception ignored in a host function on a stream",
-                                       function))
+    cdef PyObject* result = PyObject_CallNoArgs(<PyObject*>function)
+    if result == NULL:
+        PyErr_WriteUnraisable(function)
+    Py_XDECREF(result)
 
 
 cdef void _host_function(void* argument) noexcept nogil:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+import strata
+from strata import _hip
 from tests.support.scripts import run_script
 
 #: A handler that does what `act` says, while the main thread waits for something that comes half a second later.
@@ -120,3 +124,26 @@ with strata.ExpertStreamer(64, gpu_ring=4, stall_timeout=0.05) as streamer:
 say(control.live()["streams"])
 """)
     assert (outcome.status, outcome.err, outcome.out) == (0, "", ["finish", "abort", "0"]), outcome
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError("of the kernel's stand-in"), SystemExit(3), KeyboardInterrupt()])
+def test_what_a_host_function_raises_is_told_with_its_traceback(raised: BaseException, monkeypatch, capsys) -> None:
+    """By Python's own hook, as what a finalizer raises is; the stream goes on."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # not pytest's, which takes anything
+    ran = []
+
+    def stand_in() -> None:
+        raise raised
+
+    stream = _hip.create_stream()
+    try:
+        strata.runtime.launch_host(stream, stand_in)
+        strata.runtime.launch_host(stream, lambda: ran.append(True))
+        _hip.synchronize_stream(stream)
+    finally:
+        _hip.destroy_stream(stream)
+    told = capsys.readouterr().err
+    assert ran == [True]
+    assert "stand_in" in told
+    assert f"\n{type(raised).__name__}" in told
+    assert "hook" not in told
