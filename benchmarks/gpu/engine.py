@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from benchmarks.gpu import machine
 from strata.tools.files import write_json, write_whole
 
@@ -32,7 +34,7 @@ def _copies_alone(engine: Any, span: int) -> tuple[float, int]:
     walk = AllExperts(engine._streamer, engine.cache, engine._sources)
     with walk.request as request:
         for layer in range(engine.model.layers):
-            left = len(walk.entries(layer, None))
+            left = len(walk.entries(layer, np.ones(engine.model.experts, bool)))
             while left:
                 with request.acquire_span(min(span, left)) as held:
                     left -= len(held)

@@ -26,7 +26,7 @@ from examples.prefill_engine.config import SHAPES, ModelConfig, RunConfig, confi
 from examples.prefill_engine.errors import InputError
 from examples.prefill_engine.host_experts import HostExperts
 from examples.prefill_engine.streamers import STREAMERS
-from examples.prefill_engine.walks import WALKS
+from examples.prefill_engine.walks import CHOICES, WALKS
 from strata.tools.cli.arguments import seed, settings
 from strata.tools.command import BAD_INPUT, FAILED, OK, OutputError, complain, put, run_command
 from strata.tools.files import unwritable
@@ -189,13 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(command=_verify)
 
     run = commands.add_parser("run", parents=[common], help="prefill one prompt and say how fast")
-    run.add_argument("--walk", choices=WALKS, default="all")
+    run.add_argument("--walk", choices=CHOICES, default="auto")
     run.add_argument("--warmups", type=int, default=1, metavar="N", help="requests before the one that counts")
     run.add_argument("--json", metavar="FILE")
     run.set_defaults(command=_run)
 
     arm = commands.add_parser("arm", parents=[common], help="measure one setting; prints one JSON object")
-    arm.add_argument("--walk", choices=WALKS, default="all")
+    arm.add_argument("--walk", choices=CHOICES, default="auto")
     arm.add_argument("--warmups", type=int, default=2, metavar="N")
     arm.add_argument("--samples", type=int, default=3, metavar="N")
     arm.set_defaults(command=_arm_command)

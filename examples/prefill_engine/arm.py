@@ -26,7 +26,7 @@ class OutputsDiffer(RuntimeError):
     """Identical requests of one process gave different results: nothing measured here means anything."""
 
 
-def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3, *, walk: str = "all",
+def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3, *, walk: str = "auto",
               streamer: str = "strata", shape: str = "default", checkpoint: Path | None = None,
               say: Callable[[str], None] = lambda text: None, **sizes: Any) -> dict[str, Any]:
     """Measure one setting.
@@ -36,7 +36,7 @@ def bench_arm(settings: tuple[int, int, int], warmups: int = 2, samples: int = 3
     settings : (copy_batch, stage_batch, stage_copy_batch)
     warmups, samples : int
         Requests that are not reported, 0 or more, and that are, 1 or more.
-    walk : {"all", "routed"}
+    walk : {"all", "routed", "auto"}
     streamer : {"strata", "torch-ring"}
         Another than *strata* has no use for `settings`.
     shape, **sizes

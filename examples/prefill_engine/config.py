@@ -110,7 +110,7 @@ class RunConfig:
     short_below: int
     cache_slots: int
     gpu_ring: int
-    host_ring: int = 16
+    host_ring: int = 32
     workers: int = 1
     pinned_share: float = 0.7
 

@@ -30,7 +30,7 @@ from examples.prefill_engine.mixers import (
 )
 from examples.prefill_engine.result import PrefillResult, Routing
 from examples.prefill_engine.streamers import check_streamer, make_streamer
-from examples.prefill_engine.walks import WALKS, AllExperts, RoutedExperts, Walk
+from examples.prefill_engine.walks import CHOICES, AllExperts, RoutedExperts, Walk, chosen_walk
 
 __all__ = ["Engine", "Tap", "prompt"]
 
@@ -98,13 +98,14 @@ class Engine:
             self.close()
             raise
 
-    def prefill(self, ids: npt.NDArray[np.int64], walk: str = "all") -> PrefillResult:
+    def prefill(self, ids: npt.NDArray[np.int64], walk: str = "auto") -> PrefillResult:
         """Prefill one prompt from an empty context.
 
         Parameters
         ----------
         ids : (tokens,) integers
-        walk : {"all", "routed"}
+        walk : {"all", "routed", "auto"}
+            *auto*: for each chunk the one that `chosen_walk` names.
 
         Returns
         -------
@@ -135,8 +136,8 @@ class Engine:
                                ttft_s=time.perf_counter() - began)
 
     def _check(self, ids: npt.NDArray[np.int64], walk: str) -> None:
-        if walk not in WALKS:
-            raise InputError(f"walk is {walk!r}: one of {', '.join(WALKS)} is wanted")
+        if walk not in CHOICES:
+            raise InputError(f"walk is {walk!r}: one of {', '.join(CHOICES)} is wanted")
         if len(ids) == 0:
             raise InputError("the prompt has 0 tokens: there is nothing to prefill")
         if len(ids) < self.run.chunk:
@@ -149,6 +150,8 @@ class Engine:
     def _open_walk(self, tokens: int, walk: str) -> Walk:
         if tokens < self.run.short_below:
             return RoutedExperts(self._streamer, self.cache, self._sources, long_prefill=False)
+        if walk == "auto":
+            walk = chosen_walk(tokens, self.model.top_k, self.model.experts)
         if walk == "all":
             return AllExperts(self._streamer, self.cache, self._sources)
         return RoutedExperts(self._streamer, self.cache, self._sources, long_prefill=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 import strata
 from examples.prefill_engine.backend import Backend
 from examples.prefill_engine.config import RunConfig
@@ -46,6 +49,9 @@ class Request(Protocol):
 
     def acquire_span(self, limit: int) -> Span:
         """The slots of the next entries, at most `limit`; the compute stream waits for their bytes."""
+
+    def drop(self, entries: npt.NDArray[np.int64]) -> None:
+        """These coming entries, in order, are not wanted: what is not on its way yet does not come."""
 
     def skip(self, n: int = 1) -> None:
         """Pass entries unread."""

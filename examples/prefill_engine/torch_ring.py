@@ -15,6 +15,7 @@ from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import strata
@@ -139,6 +140,7 @@ class TorchRequest:
         self._issued = 0
         self._consumed = 0
         self._skipped = 0
+        self._dropped: list[int] = []
         self._released = 0
         self._free = [True] * len(ring._slots)
         self._acquire_s = self._submission_s = self._dependency_s = self._wall_s = 0.0
@@ -158,7 +160,11 @@ class TorchRequest:
         filled = np.concatenate([np.zeros(1, np.int64), np.cumsum(copies.nbytes > 0)])[starts]
         calls, nbytes = np.diff(filled)[:issued], copies.entry_bytes()[:issued]
         counts: dict[str, int] = {}
-        for kind, mine in (("direct", copies.staged[:issued] == 0), ("staged", copies.staged[:issued] == 1)):
+        kept = np.ones(len(self), bool)
+        kept[self._dropped] = False
+        left = ~kept[:issued]
+        for kind, mine in (("direct", kept[:issued] & (copies.staged[:issued] == 0)),
+                           ("staged", kept[:issued] & (copies.staged[:issued] == 1))):
             counts |= {
                 f"{kind}_copies": int(mine.sum()), f"{kind}_copy_calls": int(calls[mine].sum()),
                 f"{kind}_bytes": int(nbytes[mine].sum()), f"{kind}_copied_records": int(mine.sum()),
@@ -166,7 +172,8 @@ class TorchRequest:
             }
         return strata.Counters(
             **counts, copied_waits=self._consumed - self._skipped, used_records=self._released, skipped=self._skipped,
-            begin_waits=1, wait_publication_s=self._acquire_s, submission_s=self._submission_s,
+            dropped=int(left.sum()), dropped_bytes=int(nbytes[left].sum()), begin_waits=1,
+            wait_publication_s=self._acquire_s, submission_s=self._submission_s,
             dependency_calls_s=self._dependency_s, wall_s=self._wall_s)
 
     def extend(self, copies: strata.ExpertCopies) -> None:
@@ -225,6 +232,14 @@ class TorchRequest:
         while self._consumed < last:
             held.append(self.acquire())
         return TorchSpan(held)
+
+    def drop(self, entries: npt.NDArray[np.int64]) -> None:
+        """Copy nothing of coming entries, as far as their copies are not queued."""
+        self._check_running()
+        for entry in entries.tolist():
+            if entry >= self._issued:
+                self._entries[entry] = []
+                self._dropped.append(entry)
 
     def skip(self, n: int = 1) -> None:
         """Pass the next `n` entries unread: no wait, and no ``used`` event.

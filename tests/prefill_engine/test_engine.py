@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples.prefill_engine.engine import prompt
+from examples.prefill_engine import engine as engine_module
+from examples.prefill_engine.engine import Engine, prompt
 from examples.prefill_engine.errors import InputError
+from examples.prefill_engine.result import PrefillResult
+from examples.prefill_engine.walks import chosen_walk, expected_routed_share
 
 
 def as_they_were(engine) -> bool:
@@ -36,13 +39,16 @@ def test_reading_back_sees_a_single_byte(make_engine) -> None:
     assert as_they_were(engine)
 
 
-def test_the_walk_of_all_streams_all_absent_experts_by_spans(make_engine) -> None:
+def test_the_walk_of_all_lists_all_absent_experts_by_spans_and_drops_what_is_not_routed(make_engine) -> None:
     engine = make_engine(short_below=0, chunk=20)
     outcome = engine.prefill(prompt(engine.model, 40), "all")
     c = outcome.counters
     absent = 4 * 16 - 4  # the cache retains 12 - 8
-    assert c.direct_copies + c.staged_copies == 2 * absent
-    assert c.direct_bytes + c.staged_bytes == 2 * absent * engine.model.expert_bytes
+    unrouted = 2 * absent - wanted_entries(engine, outcome)
+    assert unrouted > 0
+    assert c.direct_copies + c.staged_copies + c.dropped == 2 * absent
+    assert c.direct_bytes + c.staged_bytes + c.dropped_bytes == 2 * absent * engine.model.expert_bytes
+    assert c.dropped + c.dropped_late == unrouted
     assert c.skipped == 0
     # One wait and one record a span: at most half of the ring of 8, so a layer takes 4 to 15 of them.
     assert 2 * absent / 4 <= c.copied_waits == c.used_records < 2 * absent
@@ -54,13 +60,34 @@ def test_the_walk_of_all_streams_all_absent_experts_by_spans(make_engine) -> Non
 def test_the_walk_of_the_routed_streams_only_those(make_engine) -> None:
     engine = make_engine(short_below=0, chunk=20)
     outcome = engine.prefill(prompt(engine.model, 40), "routed")
-    wanted = 0
-    for layer, routing in enumerate(outcome.routing):
-        for chunk in (routing.chosen[:20], routing.chosen[20:]):
-            wanted += sum(engine.cache.slot_of[layer, e] < 0 for e in np.unique(chunk))
     c = outcome.counters
-    assert c.direct_copies + c.staged_copies == wanted < 2 * 60
-    assert c.skipped == 0
+    assert c.direct_copies + c.staged_copies == wanted_entries(engine, outcome) < 2 * 60
+    assert c.skipped == c.dropped == 0
+
+
+def wanted_entries(engine: Engine, outcome: PrefillResult) -> int:
+    """Absent experts that some token of a chunk of 20 takes, over layers and chunks."""
+    return sum(int(engine.cache.slot_of[layer, e] < 0) for layer, routing in enumerate(outcome.routing)
+               for chunk in (routing.chosen[:20], routing.chosen[20:]) for e in np.unique(chunk))
+
+
+def test_the_walk_is_chosen_by_the_expected_routed_share(make_engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens, share in ((0, 0.0), (1, 10 / 512), (35, 0.499), (36, 0.508), (4205, 1.0)):
+        assert expected_routed_share(tokens, 10, 512) == pytest.approx(share, abs=1e-3)
+        assert chosen_walk(tokens, 10, 512) == ("all" if share >= 0.5 else "routed")
+    assert [chosen_walk(n, 16, 16) for n in (0, 1)] == ["routed", "all"]
+    # The formula against the routing that it speaks of: each token takes any k of E.
+    rng = np.random.default_rng(4)
+    seen = [len({int(e) for _ in range(30) for e in rng.choice(16, 2, replace=False)}) / 16 for _ in range(300)]
+    assert np.mean(seen) == pytest.approx(expected_routed_share(30, 2, 16), abs=0.01)
+    opened = []
+    for name in ("AllExperts", "RoutedExperts"):
+        made = getattr(engine_module, name)
+        monkeypatch.setattr(engine_module, name, lambda *a, made=made, name=name, **k: opened.append(name) or made(*a, **k))
+    engine = make_engine(short_below=0, chunk=16)  # 0.88 of the experts; the last chunk's 2 tokens take 0.23 of them
+    prints = {walk: engine.prefill(prompt(engine.model, 34), walk).fingerprint() for walk in ("auto", "all", "routed")}
+    assert opened[:3] == ["AllExperts", "AllExperts", "RoutedExperts"]
+    assert len(set(prints.values())) == 1
 
 
 def test_a_short_chunk_runs_at_one_dependency_an_entry(make_engine) -> None:

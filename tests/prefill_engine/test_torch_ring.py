@@ -247,8 +247,14 @@ def test_the_engine_computes_the_same(make_torch_engine, schedule, walk: str) ->
     assert any(line.startswith("copies copy") for line in stand_in_torch.log)
     assert found.fingerprint() == wanted.fingerprint()
     assert engine.cache.wrong_slots() == ([], [])
-    for name in ("direct_copies", "direct_bytes", "staged_copies", "staged_bytes", "skipped"):
-        assert getattr(found.counters, name) == getattr(wanted.counters, name) > (-1 if name == "skipped" else 0)
+    sums = [(c.direct_copies + c.staged_copies + c.dropped, c.direct_bytes + c.staged_bytes + c.dropped_bytes, c.skipped)
+            for c in (found.counters, wanted.counters)]  # how much of what was dropped was on its way is a matter of time
+    assert sums[0] == sums[1]
+    if walk == "routed":
+        for name in ("direct_copies", "direct_bytes", "staged_copies", "staged_bytes"):
+            assert getattr(found.counters, name) == getattr(wanted.counters, name) > 0
+    else:
+        assert found.counters.dropped > 0
     assert found.refill_counters.direct_copies + found.refill_counters.staged_copies == 8
 
 
