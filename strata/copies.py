@@ -272,6 +272,7 @@ class ExpertCopies:
         RuntimeNotFound, StrataError
             With ``pinned=None``, as `strata.runtime.use`.
         """
+        _check_layout(layout)
         addresses: list[int] = []
         nbytes: list[int] = []
         regions: list[int] = []
@@ -348,8 +349,7 @@ class ExpertCopies:
         """
         if not arrays:
             raise ValueError("arrays is empty: at least one [experts, ...] tensor is needed")
-        if layout is not None and not isinstance(layout, SlotLayout):
-            raise TypeError(f"layout is a {type(layout).__name__}: a strata.SlotLayout is needed")
+        _check_layout(layout)
         if layout is not None and len(layout) != len(arrays):
             raise ValueError(f"arrays has {len(arrays)}: the layout has {len(layout)} ({', '.join(layout)})")
         owners = Owners()
@@ -611,6 +611,11 @@ class ExpertCopies:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("ExpertCopies cannot be pickled or copied: its addresses hold in this process alone")
+
+
+def _check_layout(layout: object) -> None:
+    if layout is not None and not isinstance(layout, SlotLayout):
+        raise TypeError(f"layout is a {type(layout).__name__}: a strata.SlotLayout is needed")
 
 
 def _asked_of_stacks(stacks: list[Stack], experts: int) -> bool | _Bool:

@@ -104,6 +104,8 @@ class SlotLayout:
         align = _integer("align", align)
         if align < 1 or align & (align - 1):
             raise ValueError(f"align is {align}: a power of two is needed")
+        if offsets is not None and not isinstance(offsets, Iterable):
+            raise TypeError(f"offsets is a {type(offsets).__name__}: integers are needed")
         given = None if offsets is None else [_integer("offsets", offset) for offset in offsets]
         rows = [_row(k, row) for k, row in enumerate(_rows(fields))]
         if given is not None and len(given) != len(rows):

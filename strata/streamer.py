@@ -540,7 +540,7 @@ def _device(device: int | None, slots: object, copy_stream: int | None, compute_
             raise ValueError(f"{name} belongs to device {where}, and {source} says {chosen}")
     if chosen is None and slots is not None:
         first = slots[0] if np.ndim(slots) == 1 and len(slots) else None  # type: ignore[arg-type, index]
-        if isinstance(first, (int, np.integer)) and int(first) > 0:
+        if isinstance(first, (int, np.integer)) and 0 < int(first) < 2**64:
             kind, where = _hip.memory_type(int(first))
             if kind in (2, 3):
                 chosen = where

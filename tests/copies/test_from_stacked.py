@@ -113,6 +113,9 @@ def test_arguments_that_are_refused():
         ExpertCopies.from_stacked(pinned=True)
     with pytest.raises(TypeError, match="layout is a dict"):
         ExpertCopies.from_stacked(np.zeros((2, 2)), layout={}, pinned=True)
+    for wrong in ({}, 5, "gate", np.zeros(2)):
+        with pytest.raises(TypeError, match=f"layout is a {type(wrong).__name__}: a strata.SlotLayout is needed"):
+            ExpertCopies.from_buffers([[b"1"]], True, layout=wrong)
     with pytest.raises(ValueError, match="pinned has 3 elements: 2 are needed, one an expert"):
         ExpertCopies.from_stacked(np.zeros((2, 2)), np.zeros((2, 2)), pinned=[True] * 3)
 

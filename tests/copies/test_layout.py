@@ -97,6 +97,9 @@ def test_like_example_tensors():
         SlotLayout.like({"b": np.array(1.0)}, stacked=True)
     with pytest.raises(TypeError, match=r"examples\['b'\] is a int"):
         SlotLayout.like({"b": 5})
+    for wrong in (5, True, 1.5):
+        with pytest.raises(TypeError, match=f"offsets is a {type(wrong).__name__}"):
+            SlotLayout(MOE, offsets=wrong)
     with pytest.raises(TypeError, match="examples is a list"):
         SlotLayout.like([np.zeros(3)])
 

@@ -222,6 +222,12 @@ BAD_SLOTS = {
 }
 
 
+@pytest.mark.parametrize("slots", [[2**64], [2**70, 1], [-(2**70)]])
+def test_the_first_lent_slot_is_asked_for_its_device_only_where_it_is_an_address(slots: list[int]) -> None:
+    with pytest.raises(ValueError, match="slots has a value outside 0 to"):
+        strata.ExpertStreamer(NBYTES, slots=slots, compute_stream=0)
+
+
 @pytest.mark.parametrize("case", BAD_SLOTS)
 def test_lent_slots_of_a_streamer(case: str, make_stream, lend_slots, software) -> None:
     change, kind, words = BAD_SLOTS[case]
