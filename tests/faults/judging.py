@@ -56,11 +56,6 @@ class Evidence:
         return bool(later) and later[0].function == "hipSetDevice"
 
     @property
-    def began(self) -> bool:
-        """Whether there was a request: its begin fence did not fail."""
-        return self.struck is None or self.events.get(self.struck.event) != "begin fence"
-
-    @property
     def pinned(self) -> list[bool]:
         """Which buffers of the host ring could be pinned; one that was refused leaves its bytes to a later one."""
         tried = [call for call in self.log if call.function == "hipHostMalloc"]

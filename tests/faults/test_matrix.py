@@ -154,10 +154,10 @@ def _requested(life: Life, window: str, status: int, arm: Arm, disarm: Disarm) -
     if request is not None:
         assert request.counters == counters
         issued = request.issued
-    if evidence.began:
+    if request is None and counters == strata.Counters():  # begin() failed before its fence was done
+        assert error is not None
+    else:
         counters_are_true(counters, issued, evidence)
-    else:  # the fence failed, and so no request was begun
-        assert counters == strata.Counters()
     if evidence.struck is None:
         if error is not None:
             raise error
