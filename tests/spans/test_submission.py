@@ -100,11 +100,11 @@ def test_what_is_left_of_a_group_is_one_batch_call(software, monkeypatch: pytest
         entry_starts=2 * np.arange(each + 1), regions=np.tile([0, 1], each))
     for served in (2**64 - 1, 0):
         software.configure(batch_calls=served)
+        software.reset_calls()
         try:
             with strata.ExpertStreamer(
                 2 * NBYTES, gpu_ring=64, settings=strata.BatchSettings(batch, 1, 1), submission="coalesced"
             ) as streamer, streamer.begin(copies) as request:
-                software.reset_calls()
                 for span in request.spans(64):
                     span.synchronize()
                     wanted = 2 * np.arange(span.begin, span.end)[:, None] + [0, 1]
