@@ -194,9 +194,12 @@ def test_contexts_release_and_leave_an_ended_request_alone(software) -> None:
             assert request.consumed == 6
             with request.acquire() as slot:
                 slot.release()
-            with request.acquire_span(2):
+            with request.acquire_span(2) as span:
                 request.abort()
         assert request.counters.used_records == 5
+        for late in (span.release, lambda: span[0]):
+            with pytest.raises(strata.StrataError, match="aborted"):
+                late()
 
 
 def test_a_loop_that_is_left_keeps_its_last_span_until_finish(software) -> None:
