@@ -113,7 +113,8 @@ FAMILIES = [
     Family("gpt_oss", "GptOssForCausalLM"),
     Family("granitemoe", "GraniteMoeForCausalLM"),
     Family("granitemoe_swa", "GraniteMoeSWAForCausalLM"),
-    Family("granitemoehybrid", "GraniteMoeHybridForCausalLM", {"layer_types": LINEAR_THEN_FULL}),
+    Family("granitemoehybrid", "GraniteMoeHybridForCausalLM",
+           {"layer_types": LINEAR_THEN_FULL, "mamba_chunk_size": 8}),
     Family("granitemoeshared", "GraniteMoeSharedForCausalLM"),
     Family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM"),
     Family("hy_v3", "HYV3ForCausalLM"),
@@ -144,7 +145,7 @@ FAMILIES = [
             "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4, "max_position_embeddings": 16},
             "audio_config": {"num_hidden_layers": 1, "hidden_sizes": [32], "depths": [1], "patch_sizes": [4]}},
            newer=True),
-    Family("nemotron_h", "NemotronHForCausalLM"),
+    Family("nemotron_h", "NemotronHForCausalLM", {"chunk_size": 8}),      # prompts are padded to it
     Family("olmoe", "OlmoeForCausalLM"),
     Family("openai_privacy_filter", "OpenAIPrivacyFilterForTokenClassification"),
     Family("phimoe", "PhimoeForCausalLM"),
