@@ -300,12 +300,12 @@ cdef bint _flush(Issuer* issuer, KindCounters* counters) noexcept nogil:
                                        issuer.batch_sizes[k], issuer.ring.copy_stream)
                 if status != _hip.HIP_SUCCESS:
                     break
-        elif pieces.n > 0:
-            add(issuer.counters.batch_calls, 1)
         if issuer.timing:
             add(issuer.counters.submission_ns, now_ns() - began)
         if status != _hip.HIP_SUCCESS:
             return _fail(issuer, call, status, entry)
+        if call == _hip.CALL_MEMCPY_BATCH_ASYNC:
+            add(issuer.counters.batch_calls, 1)
         add(counters.copy_calls, calls)
         pieces.n = 0
         pieces.nbytes = 0

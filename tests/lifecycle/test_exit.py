@@ -24,7 +24,7 @@ LEFT_RUNNING = {
         request = streamer.begin(direct)
     """,
     "a request in flight": """
-        streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=2, workers=3)
+        streamer = strata.ExpertStreamer(64, gpu_ring=4, host_ring=3, workers=3)
         request = streamer.begin(staged)
         slot = request.acquire()
     """,
@@ -76,7 +76,7 @@ LEFT_RUNNING = {
         sys.modules["kept"].begin(direct).acquire()
     """,
     "a stager in flight": """
-        stager = strata.HostStager(64, host_ring=2, workers=3)
+        stager = strata.HostStager(64, host_ring=3, workers=3)
         stager.start(staged)
         stager.wait(0)
     """,

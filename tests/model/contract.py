@@ -261,7 +261,7 @@ class Request:
             (f"{kind}_bytes", sum(sum(self.items[entry].sizes) for entry in copied)),
         )
         if calls:
-            yield Step("hipMemcpyBatchAsync", calls[0][0], counted, may_stop=not passed)
+            yield Step("hipMemcpyBatchAsync", calls[0][0], (*counted, ("batch_calls", 1)), may_stop=not passed)
         else:
             yield Step("", begin, counted, may_stop=not passed)
         for entry in range(begin, end):
