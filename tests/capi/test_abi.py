@@ -15,6 +15,8 @@ import strata
 
 PACKAGE = Path(strata.__file__).resolve().parent
 ROOT = PACKAGE.parent
+#: An installed package has no sources.
+CHECKOUT = Path(__file__).resolve().parents[2] / "strata"
 
 TINY = """# cython: language_level=3
 cimport strata.capi as strata
@@ -74,7 +76,7 @@ def test_a_module_of_another_abi_says_so_when_it_is_imported(number: str, tmp_pa
 )
 def test_a_twin_that_differs_does_not_compile(old: str, new: str, complaint: str, tmp_path: Path) -> None:
     tree = tmp_path / "strata"
-    shutil.copytree(PACKAGE, tree, ignore=lambda folder, names: [
+    shutil.copytree(CHECKOUT, tree, ignore=lambda folder, names: [
         name for name in names if not (name.endswith((".pxd", ".hpp", ".h")) or name == "capi.pyx"
                                        or Path(folder, name).is_dir())])
     text = (tree / "capi.pxd").read_text()

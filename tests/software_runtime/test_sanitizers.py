@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from strata.runtime.software import library_path
 from tests.software_runtime.conftest import SCHEDULES
 
-NATIVE = library_path().parent / "native"
-INCLUDE = library_path().parents[2] / "include"
+#: An installed package has no sources.
+CHECKOUT = Path(__file__).resolve().parents[2] / "strata"
+NATIVE = CHECKOUT / "runtime" / "software" / "native"
+INCLUDE = CHECKOUT / "include"
 STRESS = Path(__file__).with_name("stress.cpp")
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
