@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,8 @@ def _selftest(*words: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_quick(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     done = _selftest("--runtime", "software", "--quick", "--seed", "7", "--json", str(file))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert re.fullmatch(r"(\d+ s: .*\n)*", done.stderr)      # how far it is, on a slow machine
     lines = done.stdout.splitlines()
     assert lines[-1] == "ok"
     assert "strata selftest --runtime software --seed 7 --quick" in done.stdout
