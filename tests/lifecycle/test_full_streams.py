@@ -208,6 +208,7 @@ LOCKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LOCKED)
 def test_a_call_that_waits_for_a_lock_lets_python_functions_run(what: str) -> None:
     call, use = LOCKED[what]

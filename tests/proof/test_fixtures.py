@@ -30,6 +30,7 @@ from strata.tools.selftest.oracle import Consumption, Oracle
 from strata.tools.selftest.outcome import TooManyFailures
 
 SEED = 20
+TWO_QUICK = [name if name in ("eager", "random") else pytest.param(name, marks=pytest.mark.slow) for name in SCHEDULES]
 
 
 def _run(fixture: str, schedule: str = "eager", **options: Any) -> Outcome:
@@ -299,7 +300,7 @@ def one_ownership(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "_configurations", lambda quick: iter([(16, 4, 33)]))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", TWO_QUICK)
 def test_ignored_wait_for_a_host_buffer(schedule: str, software: Any, one_ownership: None) -> None:
     """The first event that is waited for is that of job 0's ownership group, by the worker of job 16 to 19."""
     injection = software.inject("hipEventSynchronize", 1, action="ignore")
@@ -308,7 +309,7 @@ def test_ignored_wait_for_a_host_buffer(schedule: str, software: Any, one_owners
     assert outcome.failures > 0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", TWO_QUICK)
 def test_ignored_dma_done(schedule: str, software: Any, one_ownership: None) -> None:
     injection = software.inject("hipEventRecord", 1, action="ignore")
     outcome = _run("ownership", schedule)
@@ -316,7 +317,7 @@ def test_ignored_dma_done(schedule: str, software: Any, one_ownership: None) -> 
     assert outcome.failures > 0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", TWO_QUICK)
 def test_ignored_copy(schedule: str, software: Any, one_ownership: None) -> None:
     injection = software.inject("hipMemcpyAsync", 20, action="ignore")
     outcome = _run("ownership", schedule)
@@ -324,7 +325,7 @@ def test_ignored_copy(schedule: str, software: Any, one_ownership: None) -> None
     assert "job 19: 65" in " ".join(outcome.texts)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", TWO_QUICK)
 def test_ignored_reuse_wait(schedule: str, software: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the waits of the four entries acquired first, the reuse wait of the second turn's first group."""
     monkeypatch.setattr(held_terminal, "_configurations",
@@ -346,7 +347,7 @@ def test_copies_that_pass_the_held_terminal(schedule: str, software: Any, monkey
     assert "went past the wait" in " ".join(outcome.texts)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", TWO_QUICK)
 @pytest.mark.parametrize("call", ["hipEventRecord", "hipStreamWaitEvent"])
 @pytest.mark.parametrize(("play", "fences_before"), [("another compute stream", 0), ("lent slots", 1)])
 def test_ignored_begin_fence(
