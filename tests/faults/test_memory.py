@@ -55,6 +55,25 @@ def test_one_buffer_cannot_be_pinned(nth: int, status: int, software, caplog) ->
     run_with(pinned, software, caplog, lambda: software.inject("hipHostMalloc", nth, status))
 
 
+@pytest.mark.parametrize("status", [1, 3, 100, 719])
+@pytest.mark.parametrize("nth", [1, HOST_RING])
+def test_a_failure_of_pinning_is_no_lack_of_memory(nth: int, status: int, software) -> None:
+    """A lost device, say: it is raised, nothing stays behind, and the streamer serves the next request."""
+    each = material("s" * 8, NBYTES)
+    reader = Reader(len(each), NBYTES)
+    with strata.ExpertStreamer(NBYTES, gpu_ring=RING, host_ring=HOST_RING, workers=1) as made:
+        before = software.live()["pinned_allocations"]
+        software.inject("hipHostMalloc", nth, status)
+        with pytest.raises(strata.HipError, match="hipHostMalloc") as caught:
+            made.begin(each.copies)
+        assert (caught.value.call, caught.value.status) == ("hipHostMalloc", status)
+        assert software.live()["pinned_allocations"] == before
+        with made.begin(each.copies) as request:
+            read_rest(request, reader, made.compute_stream)
+        assert reader.wrong(each) == 0
+        assert request.counters.pageable_buffers == 0
+
+
 def test_device_memory_that_does_not_hold_the_slots(software) -> None:
     """The total would do, but something else lies there: the device's own refusal, with the bytes asked for."""
     from strata import _hip
