@@ -10,6 +10,7 @@ import pytest
 
 import strata
 from examples.prefill_engine import engine as engine_module
+from examples.prefill_engine.backend import Groups
 from examples.prefill_engine.config import config_from
 from examples.prefill_engine.engine import prompt
 from examples.prefill_engine.numpy_backend import NumpyBackend
@@ -27,14 +28,21 @@ class TorchOnHost(NumpyBackend):
     def __init__(self) -> None:
         from examples.prefill_engine.torch_backend import TorchOps
 
+        class InFloat32(TorchOps):
+            """Experts' products as NumPy has them, whose rounding would else decide about routes."""
+
+            def grouped(self, x: Any, weights: Any, groups: Groups) -> Any:
+                parts = zip(np.split(np.arange(len(x)), groups.ends[:-1]), weights, strict=True)
+                return torch.cat([x[rows] @ weight.float().T for rows, weight in parts])
+
         super().__init__()
-        self.ops = TorchOps("cpu")
+        self.ops = InFloat32("cpu")
 
     def to_host(self, array: Any) -> Any:
         return array.numpy().copy()
 
-    def slot(self, index: int) -> Any:
-        return torch.from_numpy(super().slot(index))
+    def slots(self, first: int, count: int, step: int = 1) -> Any:
+        return torch.from_numpy(super().slots(first, count, step)).view(torch.bfloat16)
 
 
 @pytest.fixture
@@ -69,6 +77,27 @@ def test_all_lines_are_equal(checkpoint, on_torch) -> None:
     run = config_from("tiny")[1]
     arms = [run_arm(checkpoint, run, strata.BatchSettings(*s), ("all", "routed")) for s in ((1, 1, 1), (8, 16, 16))]
     assert [line for line in compare(*arms) if not line.equal] == []
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_grouped_products_in_bfloat16(loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an expert that nobody chose, of one and of several, with and without torch's grouped GEMM."""
+    from examples.prefill_engine import torch_backend
+
+    if loop:
+        monkeypatch.setattr(torch_backend, "_GROUPED", None)
+    made = torch.Generator().manual_seed(3)
+    x = torch.randn((12, 64), generator=made)
+    weights = torch.randn((4, 32, 64), generator=made).to(torch.bfloat16)
+    ends = np.array([1, 1, 9, 12])
+    groups = Groups(ends, torch.tensor(ends, dtype=torch.int32))
+    found = torch_backend.TorchOps("cpu").grouped(x, weights, groups)
+    assert found.dtype == torch.bfloat16
+    rows = x.to(torch.bfloat16).float()
+    begin = 0
+    for expert, end in enumerate(ends):
+        torch.testing.assert_close(found[begin:end].float(), rows[begin:end] @ weights[expert].float().T, rtol=1e-2, atol=1e-2)
+        begin = end
 
 
 def test_of_equal_shares_the_first_is_taken() -> None:
