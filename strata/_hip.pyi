@@ -50,6 +50,9 @@ def range_is_pinned(address: int, nbytes: int) -> bool:
     One question a page of 4 KiB: both ends may be pinned, by two registrations, and what lies between not. Stops at
     the first page that is not.
     """
+def rows_are_pinned(address: int, stride: int, nbytes: int, rows: int) -> bytearray:
+    """`range_is_pinned` of each of the `rows` ranges that begin `stride` bytes apart, as bytes of 0 or 1."""
+
 def memory_type(address: int) -> tuple[int, int]:
     """``(type, device)`` of an address: 0 unregistered, 1 pinned host, 2 device, 3 managed."""
 def pinned_alloc(nbytes: int) -> int:

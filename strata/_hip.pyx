@@ -5,7 +5,7 @@ from inside ``nogil`` code. `load` therefore calls every symbol once, harmlessly
 chooses the runtime, before any other thread exists; a missing library or symbol is an error there.
 """
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memset
 from libcpp.atomic cimport atomic, memory_order_relaxed
 
@@ -643,6 +643,24 @@ def memory_info():
     return nfree, ntotal
 
 
+cdef int _range_pinned(uintptr_t at, size_t n, bint* pinned) noexcept nogil:
+    # The last byte first: that a range leaves pinned memory at its end is the usual case of a wrong one.
+    cdef uintptr_t last = at + n - 1
+    cdef int kind = MEMORY_HOST
+    cdef int device = -1
+    cdef int status = HIP_SUCCESS
+    if n > 0:
+        status = pointer_attributes(last, &kind, &device)
+        while status == HIP_SUCCESS and kind == MEMORY_HOST and at <= last:
+            status = pointer_attributes(at, &kind, &device)
+            at = (at | (PAGE_BYTES - 1)) + 1
+    pinned[0] = status == HIP_SUCCESS and kind == MEMORY_HOST
+    if status != HIP_SUCCESS and _says_foreign(status):
+        clear_last_error()
+        return HIP_SUCCESS
+    return status
+
+
 def range_is_pinned(address, nbytes):
     """Whether every page of host memory ``[address, address + nbytes)`` is page-locked for the runtime.
 
@@ -651,24 +669,35 @@ def range_is_pinned(address, nbytes):
     """
     cdef uintptr_t at = address
     cdef size_t n = nbytes
-    cdef uintptr_t last = at + n - 1
-    cdef int kind = MEMORY_HOST
-    cdef int device = -1
-    cdef int status = HIP_SUCCESS
+    cdef bint pinned = False
+    cdef int status
     check_usable()
-    if n == 0:
-        return True
-    # The last byte first: that a range leaves pinned memory at its end is the usual case of a wrong one.
     with nogil:
-        status = pointer_attributes(last, &kind, &device)
-        while status == HIP_SUCCESS and kind == MEMORY_HOST and at <= last:
-            status = pointer_attributes(at, &kind, &device)
-            at = (at | (PAGE_BYTES - 1)) + 1
-    if status != HIP_SUCCESS and _says_foreign(status):
-        clear_last_error()
-        return False
+        status = _range_pinned(at, n, &pinned)
     raise_status(CALL_POINTER_GET_ATTRIBUTES, status)
-    return kind == MEMORY_HOST
+    return pinned
+
+
+def rows_are_pinned(address, stride, nbytes, rows):
+    """`range_is_pinned` of each of the `rows` ranges that begin `stride` bytes apart, as bytes of 0 or 1."""
+    cdef uintptr_t at = address
+    cdef int64_t step = stride
+    cdef size_t n = nbytes
+    cdef int64_t count = rows
+    cdef int64_t k
+    cdef bint pinned = False
+    cdef int status = HIP_SUCCESS
+    answers = bytearray(count)
+    cdef uint8_t* answer = answers
+    check_usable()
+    with nogil:
+        for k in range(count):
+            status = _range_pinned(at + <uintptr_t>(k * step), n, &pinned)
+            if status != HIP_SUCCESS:
+                break
+            answer[k] = pinned
+    raise_status(CALL_POINTER_GET_ATTRIBUTES, status)
+    return answers
 
 
 def memory_type(address):

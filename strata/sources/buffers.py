@@ -202,9 +202,7 @@ def ask_stack(stack: Stack) -> bool | _Bool:
     reach = (stack.experts - 1) * stack.stride
     if _hip.range_is_pinned(stack.address + min(0, reach), abs(reach) + stack.nbytes):
         return True
-    starts = range(stack.address, stack.address + stack.experts * stack.stride, stack.stride) if stack.stride else (
-        [stack.address] * stack.experts)  # fmt: skip
-    return np.fromiter(map(_hip.range_is_pinned, starts, itertools.repeat(stack.nbytes)), np.bool_, stack.experts)
+    return np.frombuffer(_hip.rows_are_pinned(stack.address, stack.stride, stack.nbytes, stack.experts), np.bool_)
 
 
 def _by_array_interface(source: Any, name: str) -> npt.NDArray[Any]:

@@ -134,12 +134,16 @@ def asked(monkeypatch):
         ranges.append((address, nbytes))
         return address + nbytes <= ranges.limit
 
+    def rows_are_pinned(address, stride, nbytes, rows):
+        return bytearray(range_is_pinned(address + k * stride, nbytes) for k in range(rows))
+
     class Ranges(list):
         limit = 0
 
     ranges = Ranges()
     monkeypatch.setattr(runtime, "ensure", lambda: "software")
     monkeypatch.setattr(_hip, "range_is_pinned", range_is_pinned)
+    monkeypatch.setattr(_hip, "rows_are_pinned", rows_are_pinned)
     return ranges
 
 
@@ -155,6 +159,19 @@ def test_the_runtime_is_asked_about_each_row_of_others(asked):
     asked.limit = stack.ctypes.data + 20
     assert ExpertCopies.from_stacked(stack).staged.tolist() == [0, 0, 1, 1]
     assert ExpertCopies.from_stacked(stack[::-1], np.zeros((4, 0))).staged.tolist() == [1, 1, 0, 0]
+
+
+def test_rows_of_which_some_are_registered():
+    """The runtime itself, forwards and backwards; a row that leaves pinned memory is staged."""
+    runtime.use("software")
+    memory = np.zeros(16 * 4096, np.uint8)
+    start = -memory.ctypes.data % 4096
+    rows = memory[start:start + 12 * 4096].reshape(12, 4096)
+    with strata.register(rows[3:7]):
+        assert ExpertCopies.from_stacked(rows).staged.tolist() == [int(not 3 <= k < 7) for k in range(12)]
+        assert ExpertCopies.from_stacked(rows[::-1]).staged.tolist() == [int(not 3 <= k < 7) for k in range(11, -1, -1)]
+        assert _hip.rows_are_pinned(rows.ctypes.data + 2048, 4096, 4096, 11) == bytes([0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0])
+    assert ExpertCopies.from_stacked(rows).staged.all()
 
 
 def test_no_python_an_expert():
