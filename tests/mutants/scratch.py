@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: first.
 PANELS: Mapping[str, Sequence[str]] = {
     "happens-before checker": ("tests/proof/test_checker_on_core.py",),
+    "spans": tuple(f"tests/spans/test_{what}.py" for what in ("sharing", "drop", "submission", "spans")),
     "streamer": ("tests/streamer/test_bytes.py", "tests/streamer/test_begin_waits.py", "tests/streamer/test_ends.py"),
     "stager": ("tests/stager/test_stager.py",),
-    "spans": tuple(f"tests/spans/test_{what}.py" for what in ("sharing", "drop", "submission", "spans")),
     "failures": ("tests/faults/test_groups.py", "tests/faults/test_prompt_abort.py", "tests/faults/test_ready.py"),
     "contract's calls": ("tests/proof/test_necessity.py",),
     "self-test": ("tests/proof/test_fixtures.py::test_passes",),
