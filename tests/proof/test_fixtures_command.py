@@ -24,7 +24,7 @@ PACKAGE_ROOT = Path(strata.__file__).resolve().parents[1]
 def _selftest(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-m", "strata", "selftest", *words], capture_output=True, text=True, timeout=280,
+        [sys.executable, "-m", "strata", "selftest", *words], capture_output=True, text=True, timeout=900,
         env={**os.environ, "PYTHONPATH": path, **environment})
 
 
@@ -51,6 +51,7 @@ def test_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_full(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     done = _selftest("--runtime", "software", "--json", str(file))

@@ -21,6 +21,7 @@ sys.exit(status)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_reference_request_matches_in_both_arms(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = subprocess.run(
@@ -28,7 +29,7 @@ def test_reference_request_matches_in_both_arms(tmp_path: Path) -> None:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(out.read_text())
