@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from benchmarks.gpu.cases import Case, Size
 from benchmarks.gpu.measuring import Pace, Result
-from strata.tools.patience import Patience
+from strata.tools.patience import next_of
 
 __all__ = ["WORKER", "Limits", "supervise"]
 
@@ -105,7 +105,7 @@ def _one_worker(sizes: Sequence[Size], left: list[Case], pace: Pace, limits: Lim
                 allowed = limits.start_s if starting else limits.case_s
                 rest = limits.until - time.monotonic()
                 try:
-                    message = _next(messages, max(0.0, min(allowed, rest)))
+                    message = next_of(messages, max(0.0, min(allowed, rest)))
                 except queue.Empty:
                     if rest < allowed:
                         return "stopped: the time allowed for the whole race was over", True
@@ -129,16 +129,6 @@ def _one_worker(sizes: Sequence[Size], left: list[Case], pace: Pace, limits: Lim
             reader.join()
             worker.stdout.close()
     return "", began
-
-
-def _next(messages: queue.Queue[dict[str, Any] | None], seconds: float) -> dict[str, Any] | None:
-    patience = Patience(seconds)
-    while True:
-        try:
-            return messages.get(timeout=patience.slice())
-        except queue.Empty:
-            if patience.spent():
-                raise
 
 
 def _read(stream: IO[str], messages: queue.Queue[dict[str, Any] | None]) -> None:

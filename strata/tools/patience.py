@@ -5,9 +5,13 @@ Ctrl-Z stops a tool together with the processes that it watches: when it goes on
 
 from __future__ import annotations
 
+import queue
 import time
+from typing import TypeVar
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "next_of"]
+
+_T = TypeVar("_T")
 
 _SLICE_S = 0.5
 _LATE_S = 0.5  # what a loaded machine may wake a waiter late
@@ -41,3 +45,20 @@ class Patience:
         """After a wait, or a piece of work in its place: whether nothing is left."""
         self.left -= min(time.monotonic() - self._began, self._asked + _LATE_S)
         return self.left <= 0
+
+
+def next_of(items: queue.Queue[_T], seconds: float) -> _T:
+    """Take the next item of a queue.
+
+    Raises
+    ------
+    queue.Empty
+        None came for so many seconds.
+    """
+    patience = Patience(seconds)
+    while True:
+        try:
+            return items.get(timeout=patience.slice())
+        except queue.Empty:
+            if patience.spent():
+                raise

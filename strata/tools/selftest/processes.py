@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from strata.tools.patience import Patience
+from strata.tools.patience import next_of
 from strata.tools.selftest.outcome import Outcome
 
 __all__ = ["Run", "Unusable", "run_in_processes"]
@@ -85,16 +85,6 @@ def run_in_processes(
     return run
 
 
-def _next(lines: queue.Queue[str | None], hang_s: float) -> str | None:
-    patience = Patience(hang_s)
-    while True:
-        try:
-            return lines.get(timeout=patience.slice())
-        except queue.Empty:
-            if patience.spent():
-                raise
-
-
 def _run_one(order: dict[str, Any], run: Run, say: Callable[[str], None], hang_s: float) -> None:
     schedule = order["schedule"] or "device"
     process = subprocess.Popen(
@@ -114,7 +104,7 @@ def _run_one(order: dict[str, Any], run: Run, say: Callable[[str], None], hang_s
         process.stdin.close()
         while True:
             try:
-                line = _next(lines, hang_s)
+                line = next_of(lines, hang_s)
             except queue.Empty:
                 lost.fail(f"nothing moved for {hang_s:g} s; it was ended. Last seen at: {at}")
                 _end_with_traceback(process)
