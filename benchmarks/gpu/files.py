@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu import machine
+from strata.tools.command import BAD_INPUT, complain, needs, run_command
 from strata.tools.files import write_json, write_whole
 
 __all__ = ["main"]
@@ -137,20 +138,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where the file is made (default: a temporary folder)")
     parser.add_argument("--commit", help="commit to name in the result (default: the checkout's)")
     args = parser.parse_args(argv)
-    try:
-        import torch
-    except ModuleNotFoundError:
-        print("python -m benchmarks.gpu.files: error: it needs torch: pip install 'strata-moe[torch]'", file=sys.stderr)
-        return 2
+    return run_command(parser.prog, lambda: _run(args, list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(args: argparse.Namespace, given: list[str]) -> int:
+    needs("torch", "torch")
+    import torch
+
     if not torch.cuda.is_available():
-        print("python -m benchmarks.gpu.files: error: torch sees no GPU", file=sys.stderr)
-        return 2
+        return complain("python -m benchmarks.gpu.files", None, RuntimeError("torch sees no GPU"), BAD_INPUT)
     import strata
 
     strata.runtime.use("cuda" if torch.version.cuda else "rocm")
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    head = {"command": "python -m benchmarks.gpu.files " + " ".join(argv or sys.argv[1:]),
+    head = {"command": "python -m benchmarks.gpu.files " + " ".join(given),
             "commit": machine.commit(args.commit), "machine": machine.describe(), "rows": rows}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         source = Source(Path(folder) / "experts", int(args.gigabytes * 1e9), torch)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import machine
+from strata.tools.command import BAD_INPUT, complain, needs, run_command
 from strata.tools.files import write_json, write_whole
 
 __all__ = ["main"]
@@ -253,15 +254,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=3, help="counted passes of each arm (default: 3)")
     parser.add_argument("--commit", help="commit to name in the result (default: the checkout's)")
     args = parser.parse_args(argv)
-    try:
-        import torch
-    except ModuleNotFoundError:
-        print("python -m benchmarks.gpu.spans: error: it needs torch: pip install 'strata-moe[torch]'",
-              file=sys.stderr)
-        return 2
+    return run_command(parser.prog, lambda: _run(args, list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(args: argparse.Namespace, given: list[str]) -> int:
+    needs("torch", "torch")
+    import torch
+
     if not torch.cuda.is_available():
-        print("python -m benchmarks.gpu.spans: error: torch sees no GPU", file=sys.stderr)
-        return 2
+        return complain("python -m benchmarks.gpu.spans", None, RuntimeError("torch sees no GPU"), BAD_INPUT)
     import strata
     from strata.integrations.torch import pin
 
@@ -307,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in bench.rows:
         made = bench.outputs.get(row["arm"])
         row["equal"] = None if made is None else bool(torch.equal(made, reference))
-    head = {"command": "python -m benchmarks.gpu.spans " + " ".join(argv or sys.argv[1:]),
+    head = {"command": "python -m benchmarks.gpu.spans " + " ".join(given),
             "commit": machine.commit(args.commit), "machine": machine.describe(), "rows": bench.rows,
             "failed": bench.failed}
     write_json(args.out / "spans.json", head)
