@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,12 +89,13 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise ValueError(f"limit is {limit!r}; a number of bytes from 0 is wanted")
     got = Pinned()
-    done: list[tuple[int, int]] = []
+    done: list[tuple[int, int]] = []  # sorted; registered ranges do not overlap
     try:
         for tensor in wanted:
             nbytes = tensor.numel() * tensor.element_size()
             begin = tensor.data_ptr()
-            if any(first <= begin and begin + nbytes <= end for first, end in done):
+            at = bisect.bisect_right(done, (begin, sys.maxsize))
+            if at and begin + nbytes <= done[at - 1][1]:
                 got.tensors.append(tensor)  # a view of one that came before it
                 continue
             if got.left or (limit is not None and got.nbytes + nbytes > limit):
@@ -111,7 +114,7 @@ def pin(tensors: Iterable[torch.Tensor], limit: int | None = None) -> Pinned:
                     got.why = str(problem)
                     continue
                 got._ranges.append(held)
-                done.append((begin, begin + nbytes))
+                done.insert(at, (begin, begin + nbytes))
             got.tensors.append(tensor)
             got.nbytes += nbytes
     except BaseException:
