@@ -26,7 +26,7 @@ CORE = ["_hip", "_planner", "capi", *(f"engine.{name}" for name in (
     "threads", "host_functions", "control", "gpu_ring", "host_ring", "issuer", "pipeline", "consumption", "teardown", "core",
     "running", "slot", "span", "request", "begin", "stager", "dlpack", "batch_probe"))]
 #: Classes for Python, mostly: they compile in two thirds of the time at -O1, and what they call is at -O2.
-FACES = {"_hip", *(f"engine.{name}" for name in ("core", "slot", "span", "request", "begin", "stager"))}
+FACES = {f"engine.{name}" for name in ("core", "slot", "span", "request", "begin", "stager")}
 DIRECTIVES = {
     "boundscheck": False,
     "wraparound": False,

@@ -351,9 +351,7 @@ cdef void clear_last_error() noexcept nogil:
 
 cdef object status_error(int call, int status, int64_t entry, int64_t slot):
     """The exception for a failed call, with HIP's own name for the status."""
-    cdef const char* name = cyhip.hipGetErrorName(<cyhip.hipError_t>status)
-    return HipError(call_name(call).decode(), status,
-                    name.decode(errors="replace") if name != NULL else f"status {status}",
+    return HipError(call_name(call).decode(), status, status_name(status).decode(errors="replace"),
                     entry=None if entry < 0 else entry, slot=None if slot < 0 else slot)
 
 

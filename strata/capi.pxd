@@ -91,9 +91,10 @@ cdef int drop(strata_request request, int64_t first, int64_t n) noexcept nogil
 cdef int flush(strata_request request) noexcept nogil
 # Pass the next n entries unread; STRATA_END where fewer are left: none is passed then.
 cdef int skip(strata_request request, int64_t n, int64_t timeout_ns) noexcept nogil
-# Append entries, or none of them. STRATA_FAILED and STRATA_NO_MEMORY stop the request. The arrays are copied, what the addresses point to stays the caller's to keep alive until
-# the request is over. entry_starts is in CSR form, n_entries + 1 values: the first is 0, none is below the one
-# before it, and entry i has the segments entry_starts[i] up to entry_starts[i + 1].
+# Append entries, or none of them. STRATA_FAILED and STRATA_NO_MEMORY stop the request. The arrays are copied; what the
+# addresses point to stays the caller's to keep alive until the request is over. entry_starts is in CSR form,
+# n_entries + 1 values: the first is 0, none is below the one before it, and entry i has the segments entry_starts[i] up
+# to entry_starts[i + 1].
 cdef int extend(strata_request request, const uint64_t* addresses, const int64_t* nbytes,
                 const int64_t* offsets, const int64_t* entry_starts, const uint8_t* staged,
                 int64_t n_entries) noexcept nogil

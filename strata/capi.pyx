@@ -8,8 +8,9 @@ from strata.engine.consumption cimport (pipeline_acquire, pipeline_acquire_span,
 from strata.engine.command cimport Command, Rows, entry_is_dropped
 from strata.engine.control cimport WHO_ENGINE, WHO_ISSUER, WHO_WORKER, Failure, control_fail, control_fail_memory
 from strata.engine.pipeline cimport (STEP_BUSY, STEP_DROPPED, STEP_END, STEP_FAILED, STEP_HELD, STEP_HUNG, STEP_IDLE,
-                                     STEP_INVALID, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot, AcquiredSpan, Pipeline, pipeline_cancel,
-                                     pipeline_extend, pipeline_shorten, pipeline_wait_published)
+                                     STEP_INVALID, STEP_NO_MEMORY, STEP_OK, STEP_ORDER, STEP_STOPPED, AcquiredSlot,
+                                     AcquiredSpan, Pipeline, pipeline_cancel, pipeline_extend, pipeline_shorten,
+                                     pipeline_wait_published)
 from strata._planner cimport PlanLimits, ownership_end, plan_copy_groups
 from strata.engine.request cimport Request
 from strata.engine.threads cimport now_ns, time_waited

@@ -78,16 +78,14 @@ class ExpertStreamer:
     stall_timeout : float, optional
         Seconds without any progress after which a wait of the engine raises `StallError`. Default: never.
     submission : {"single", "group", "coalesced"}, optional
-        How copies are submitted; bytes, places and order are the same. Default: *group* for entries of 64 KiB to 4 MiB
-        in batches of 8 or more over a host ring of twice ``stage_copy_batch``, where the runtime has it; else
-        *single*. *single*: one call a segment of a
-        direct entry, one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has
-        it, for staged entries once all jobs of the group are ready; those overlap with their gathering only where
-        `host_ring` is at least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a
-        direct group become one copy where source and destination both follow on, within one source region (see
-        `ExpertCopies.regions`) and one allocation of slots (strata's own; lent ones are taken as one each); what is
-        left of the group, such as gate_up and down of two regions, is one batch call where the runtime has it;
-        ``copy_batch`` may then be as long as the ring.
+        How copies are submitted; bytes, places and order are the same. *single*: one call a segment of a direct entry,
+        one a staged entry. *group*: one ``hipMemcpyBatchAsync`` a copy group where the runtime has it, for staged
+        entries once all jobs of the group are ready; those overlap with their gathering only where `host_ring` is at
+        least twice ``stage_copy_batch``. *coalesced*: neighbouring segments of a direct group become one copy where
+        source and destination both follow on, within one source region (see `ExpertCopies.regions`) and one allocation
+        of slots (strata's own; lent ones are taken as one each); what is left of the group, such as gate_up and down of
+        two regions, is one batch call where the runtime has it; ``copy_batch`` may then be as long as the ring.
+        Default: what `strata.settings.chosen_submission` says where the runtime has the batch call, else *single*.
     share_dependencies : bool, optional
         Do not ask for what stream order gives already: one wait and one ``used`` record for the entries of a copy
         group, no reuse wait for a use that was waited for before, one host wait an ownership group. Default: False.

@@ -237,13 +237,12 @@ def _first_tokens(a: list[PrefillResult], b: list[PrefillResult]) -> _Found:
 
 
 def _transfers(a: list[PrefillResult], b: list[PrefillResult], same_streamer: bool) -> _Found:
+    if any(o.counters.dropped or o.counters.dropped_late for o in (*a, *b)):
+        return _reached(a, b)
     names = TRANSFERS if same_streamer else _MOVED
 
     def moved(outcome: PrefillResult) -> list[dict[str, Any]]:
         return [{name: getattr(c, name) for name in names} for c in (outcome.counters, outcome.refill_counters)]
-
-    if any(c.dropped or c.dropped_late for o in (*a, *b) for c in [o.counters]):
-        return _reached(a, b)
 
     differ: dict[str, tuple[Any, Any]] = {}
     for one, other in zip(a, b, strict=True):

@@ -91,7 +91,7 @@ cdef int rows_of(object copies, Rows* rows) except -1:
 
 
 cdef object cause_error(const Failure* cause, int64_t slot):
-    """The exception for a first cause: of a HIP call, or of a read of a file."""
+    """The exception for a first cause: of a HIP call, of memory that the host did not give, or of a read of a file."""
     if cause.call == _hip.CALL_HOST_MEMORY:
         return MemoryError(f"no host memory for the host ring or plan: {cause.wanted} bytes were asked for" if cause.wanted
                            else "the system gives no more memory or threads")

@@ -103,6 +103,7 @@ def counters_are_true(counters: strata.Counters, issued: int, evidence: Evidence
         assert getattr(counters, f"{kind}_bytes") == sum(material.payload(entry) for entry in entries)
     assert issued <= passed
     calls = made(ISSUER, "hipMemcpyAsync")
+    assert counters.batch_calls == len(made(ISSUER, "hipMemcpyBatchAsync"))
     if evidence.configuration.submission == "single":
         assert counters.direct_copy_calls + counters.staged_copy_calls == len(calls)
         for entry in range(len(material)):

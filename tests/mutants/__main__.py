@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from strata.tools.cli.arguments import positive
 from strata.tools.command import BAD_INPUT, FAILED, OK, complain, put, run_command
 from strata.tools.files import unwritable, write_whole
 from strata.tools.progress import Progress
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="mutants with this in their name or file")
     parser.add_argument("--first", action="store_true", help="stop each mutant at its first witness")
     parser.add_argument("--known-good", action="store_true", help="the tests have just passed: do not run them without a fault")
-    parser.add_argument("--copies", type=int, default=2, help="scratch copies, each with a mutant of its own (default 2)")
+    parser.add_argument("--copies", type=positive, default=2, help="scratch copies, each with a mutant of its own (default 2)")
     return run_command(_NAME, lambda: _run(parser.parse_args(argv)))
 
 
@@ -66,10 +67,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         with (tempfile.TemporaryDirectory(prefix="mutants") as folder,
-              ThreadPoolExecutor(max(1, arguments.copies)) as pool):
+              ThreadPoolExecutor(arguments.copies) as pool):
             progress("building scratch copies")
             build = any(mutant.builds for mutant in chosen)
-            trees = list(pool.map(lambda k: ScratchTree(Path(folder, str(k)), build=build), range(max(1, arguments.copies))))
+            trees = list(pool.map(lambda k: ScratchTree(Path(folder, str(k)), build=build), range(arguments.copies)))
             if not arguments.known_good:
                 progress("running the tests without a fault")
                 clean = trees[0].verdicts(needed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,8 @@ _MOST_SLOTS = 96
 _LEAST_SLOTS = 4
 #: Arguments of `strata.ExpertStreamer` that are the caller's: not those that follow from the model, its slots, or the
 #: device.
-STREAMER_OPTIONS = {"host_ring", "workers", "settings", "copy_stream", "compute_stream", "timing", "stall_timeout",
-                    "submission", "share_dependencies", "run_ahead"}
+STREAMER_OPTIONS = set(inspect.signature(strata.ExpertStreamer).parameters) - {
+    "slot_bytes", "gpu_ring", "slots", "device"}
 
 #: Where a model keeps what streams its experts, and what computed them before.
 _ATTRIBUTE = "_strata_model"
