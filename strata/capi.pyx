@@ -102,6 +102,7 @@ def __getattr__(name):
 cdef strata_request request_handle(object request) except NULL:
     if not isinstance(request, Request):
         raise TypeError(f"request is {type(request).__name__}; a strata.Request is wanted")
+    (<Request>request).core.staging_begins()    # what is appended from here on may be staged, and comes without the GIL
     return <strata_request>(<Request>request).pipeline()
 
 

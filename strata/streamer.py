@@ -9,6 +9,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -190,7 +191,6 @@ class ExpertStreamer:
         self._run_ahead = gpu_ring if run_ahead is None else _count("run_ahead", run_ahead, 1, gpu_ring)
         self._asked = chosen.clamped(gpu_ring, host_ring, merged=submission == "coalesced")
         self._settings = _bounded(self._asked, self._run_ahead)
-        warn_of_starving(self._settings, host_ring, workers)
         served, problem = _hip.has_batch_copy()
         if submission is None:
             submission = chosen_submission(slot_bytes, self._settings, host_ring) if served else "single"
@@ -204,6 +204,7 @@ class ExpertStreamer:
         self._core = StreamerCore(slot_bytes, gpu_ring, host_ring, workers, self._device,
                                   copy_stream, compute_stream, slots is None, bool(timing), stall_timeout,
                                   SUBMISSIONS[submission], share_dependencies)
+        self._core.before_staging = partial(warn_of_starving, self._settings, host_ring, workers)
         self._submission: Submission = submission
         self._share_dependencies = share_dependencies
         _open.add(self)

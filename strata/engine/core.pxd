@@ -33,11 +33,13 @@ cdef class StreamerCore:
     cdef list owners                  # what the running request reads from
     cdef int64_t[N_COUNTERS] totals           # counters of the requests that ended
     cdef int64_t stall_ns
+    cdef public object before_staging  # called once, before the host ring is first needed; or None
     cdef public object tensors        # of an integration: slots and spans as named tensors, or None
     cdef object current               # weak reference to the running Request
     cdef object __weakref__
 
     cdef object slot_tensors(self)
+    cdef int staging_begins(self) except -1
     cdef int check_open(self) except -1
     cdef object setup_problem(self, int step)
     cdef SlotMemory memory            # made when the first array over owned slots is

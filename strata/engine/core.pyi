@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from strata.counters import Counters
@@ -16,6 +17,7 @@ class StreamerCore:
     slot_bytes: int
     gpu_ring: int
     host_ring: int
+    before_staging: Callable[[], object] | None
     tensors: Any
     @property
     def runtime(self) -> Any: ...

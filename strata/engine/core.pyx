@@ -192,6 +192,13 @@ cdef class StreamerCore:
                               "(only cancel() may come from another)")
         return 0
 
+    cdef int staging_begins(self) except -1:
+        """The host ring is needed now, or may be: what the face has to say of it is said once."""
+        say, self.before_staging = self.before_staging, None
+        if say is not None:
+            say()
+        return 0
+
     cdef object slot_tensors(self):
         """The tensors that an integration has made of the slots."""
         if self.tensors is None:

@@ -467,6 +467,7 @@ cdef class Request(Running):
         rows_of(copies, &rows)
         p = self.pipeline()
         if (p.host == NULL or not p.host.allocated) and memchr(rows.staged, 1, rows.n_entries) != NULL:
+            self.core.staging_begins()
             most, whose = room()                # what it reads costs more than ten steps of a growing request
         self.core._check_entries(copies, self.pipeline().length)
         # From here to pipeline_extend() nothing is Python: no signal handler, and no other thread, comes in between.

@@ -206,6 +206,18 @@ def test_the_cause_of_another_threads_failure(consumer, sources, software):
         request.abort()
 
 
+def test_settings_that_starve_are_said_to_an_engine_in_cython(consumer, caplog, monkeypatch):
+    """When it gets the request's handle: what it appends later may be staged."""
+    monkeypatch.setattr(strata.settings, "_starving_logged", set())
+    with strata.ExpertStreamer(512, gpu_ring=8, host_ring=2, settings=strata.BatchSettings(1, 2, 2)) as streamer:
+        request = streamer.begin()
+        assert caplog.records == []
+        consumer.progress(request)
+        consumer.progress(request)
+        request.abort()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_refuses_what_is_no_request(consumer):
     with pytest.raises(TypeError, match=r"strata\.Request"):
         consumer.poll(object(), 0)

@@ -258,7 +258,15 @@ def test_defaults_of_a_streamer_and_a_stager(software, cache, caplog, monkeypatc
     with strata.HostStager(64, stage_batch=10) as stager:
         assert (stager.host_ring, stager.stage_batch) == (20, 10)
     assert caplog.records == []
-    assert made(128 << 10, settings=batches, host_ring=16) == (16, "single")  # obeyed, and warned about
+    starved = {"settings": batches, "host_ring": 16}
+    assert made(128 << 10, **starved) == (16, "single")  # obeyed
+    pinned, pageable = strata.pinned_empty((2, 64), np.uint8), np.zeros((2, 64), np.uint8)
+    with strata.ExpertStreamer(64, gpu_ring=32, **starved) as streamer:
+        with streamer.begin(strata.ExpertCopies.from_buffers(list(pinned))) as request:
+            request.skip(2)
+        assert caplog.records == []  # what is pinned needs no host ring
+        with streamer.begin(strata.ExpertCopies.from_buffers(list(pageable))) as request:
+            request.skip(2)
     monkeypatch.setenv("STRATA_STAGER_RING", "4")
     with strata.HostStager(64, workers=5) as stager:
         assert stager.host_ring == 4
