@@ -61,8 +61,17 @@ class Ops(Protocol):
     def sigmoid(self, x: Array) -> Array:
         """Logistic function."""
 
+    def arange(self, end: int) -> Array:
+        """Int64 from 0 on, `end` excluded."""
+
     def softmax(self, x: Array) -> Array:
         """Over the last axis."""
+
+    def sort(self, x: Array) -> tuple[Array, Array]:
+        """Values ascending and where each was, int64; equal ones in their order. `x` is one-dimensional."""
+
+    def first_places(self, x: Array, values: Array) -> Array:
+        """Int32: for each value the first place in ascending `x` that holds no smaller one."""
 
     def largest(self, x: Array, count: int) -> tuple[Array, Array]:
         """The largest values of the last axis and their indices; of equal ones the first."""
@@ -72,6 +81,9 @@ class Ops(Protocol):
 
         `x` is (rows, in), `weights` (n, out, in) bfloat16 in slots as the back end has them. The result is (rows, out).
         """
+
+    def multiply_add(self, added: Array, left: Array, right: Array) -> Array:
+        """``added + left @ right``, of batches of matrices, in one step."""
 
     def solve_unit_lower(self, lower: Array, right: Array) -> Array:
         """Solve ``(I + lower) y = right`` for strictly lower triangular matrices."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import strata
-from examples.prefill_engine.backend import Array, Backend, Groups, make_backend
+from examples.prefill_engine.backend import Array, Backend, Groups, Ops, make_backend
 from examples.prefill_engine.checkpoint import Checkpoint
 from examples.prefill_engine.config import ModelConfig, RunConfig
 from examples.prefill_engine.errors import InputError
@@ -92,6 +92,7 @@ class Engine:
         self.span = max(1, min(_MOST_OF_A_SPAN, run.gpu_ring // 2))
         try:
             self.cache.refill(self._streamer)
+            self._turns = [_Turns(self.cache, layer, self._ops) for layer in range(self.model.layers)]
             self._dense = {layer: {name: self._ops.asarray(values) for name, values in checkpoint.dense(layer).items()}
                            for layer in (None, *range(self.model.layers))}
         except BaseException:
@@ -169,6 +170,18 @@ class Engine:
         self.close()
 
 
+class _Turns:
+    """In which order a layer's experts have their turn: those that are resident, then those that are streamed."""
+
+    def __init__(self, cache: ExpertCache, layer: int, ops: Ops) -> None:
+        self.first_slot, self.step, resident = cache.resident(layer)
+        self.resident = len(resident)
+        self.order = np.concatenate([resident, cache.absent(layer)])
+        self.of = np.empty_like(self.order)
+        self.of[self.order] = np.arange(len(self.order))
+        self.on_device = ops.asarray(self.of)
+
+
 class _Prefill:
     """One prompt on its way through the layers. What `submit` is given runs in stream order, perhaps later."""
 
@@ -182,12 +195,13 @@ class _Prefill:
         self._states = [self._fresh_state(layer) for layer in range(self._model.layers)]
         self._positions: list[npt.NDArray[np.int64]] = []
         self._residuals: list[Array] = []
-        self._routing: list[list[Routing]] = [[] for _ in range(self._model.layers)]
+        self._routing: list[list[tuple[Array, Array]]] = [[] for _ in range(self._model.layers)]
         self._counters = strata.Counters()
         self._x: Array = None  # the residual stream of the current chunk, (tokens, hidden)
         self._h: Array = None  # its norm: what router and experts see
         self._chosen: Array = None
         self._shares: Array = None
+        self._plan: RoutePlan
         self._gathered: Array = None  # rows of h, sorted by expert
         self._outputs: Array = None  # of the experts, in the same order
 
@@ -202,12 +216,11 @@ class _Prefill:
     def chunks(self) -> None:
         for first in range(0, len(self._ids), self._engine.run.chunk):
             ids = self._ids[first:first + self._engine.run.chunk]
-            positions = Positions.of(self._model, first, len(ids), self._ops)
-            self._positions.append(positions.at)
-            device_ids = self._ops.asarray(ids)
-            self._backend.submit(partial(self._embed, device_ids))
             walk = self._engine._open_walk(len(ids), self._walk)
             with walk.request as request:
+                positions = Positions.of(self._model, first, len(ids), self._ops)
+                self._positions.append(positions.at)
+                self._backend.submit(partial(self._embed, self._ops.asarray(ids)))
                 for layer in range(self._model.layers):
                     self._layer(layer, positions, walk)
             self._counters += request.counters
@@ -217,46 +230,42 @@ class _Prefill:
     def _layer(self, layer: int, positions: Positions, walk: Walk) -> None:
         submit = self._backend.submit
         submit(lambda: self._mix(layer, positions))
-        # The host must know the routing: which experts to extend by, which to skip, how many rows each has.
+        # The host must know how many rows each expert has: which to extend by, which to drop.
         self._backend.synchronize()
-        routing = Routing(self._backend.to_host(self._chosen), self._backend.to_host(self._shares))
-        self._routing[layer].append(routing)
-        cache = self._engine.cache
-        first_slot, step, resident = cache.resident(layer)
-        routed = np.zeros(self._model.experts, bool)
-        routed[routing.chosen] = True
-        streamed = walk.entries(layer, routed)
-        turns = np.concatenate([resident, streamed])
-        order = np.concatenate([turns, np.setdiff1d(np.arange(self._model.experts), turns)])
-        plan = RoutePlan.of(routing.chosen, order)
-        tokens, rows, bounds = (self._ops.asarray(values) for values in (
-            plan.tokens, plan.rows, plan.bounds.astype(np.int32)))
-        submit(lambda: self._gather(tokens))
-        turn = len(resident)
+        self._routing[layer].append((self._chosen, self._shares))
+        plan = self._plan
+        bounds = self._backend.to_host(plan.bounds)
+        turns = self._engine._turns[layer]
+        routed = bounds[turns.of] < bounds[turns.of + 1]
+        taken = np.concatenate([turns.order[:turns.resident], walk.entries(layer, routed)])
+        ends = bounds[turns.of[taken] + 1]  # what is not taken has no rows
+        whole = len(taken) == len(turns.order)
+        groups = Groups(ends, plan.bounds[1:] if whole else self._ops.asarray(ends))
+        turn = turns.resident
         if turn:
-            self._experts(layer, order, plan, bounds, 0, turn, first_slot, step)
-        while turn < len(turns):
-            with walk.request.acquire_span(min(self._engine.span, len(turns) - turn)) as span:
-                self._experts(layer, order, plan, bounds, turn, len(span), cache.retained + span.slot, 1)
+            self._experts(layer, taken, groups, 0, turn, turns.first_slot, turns.step)
+        while turn < len(taken):
+            with walk.request.acquire_span(min(self._engine.span, len(taken) - turn)) as span:
+                self._experts(layer, taken, groups, turn, len(span), self._engine.cache.retained + span.slot, 1)
                 turn += len(span)
-        submit(lambda: self._combine(layer, rows))
+        submit(lambda: self._combine(layer, plan.rows))
 
-    def _experts(self, layer: int, order: npt.NDArray[np.int64], plan: RoutePlan, bounds: Array, turn: int, count: int,
-                 slot: int, step: int) -> None:
-        """Queue the work of `count` experts, from their turn on, whose weights lie in every `step`-th slot."""
-        begin, end = int(plan.bounds[turn]), int(plan.bounds[turn + count])
+    def _experts(self, layer: int, taken: npt.NDArray[np.int64], groups: Groups, turn: int, count: int, slot: int,
+                 step: int) -> None:
+        """Queue the work of `count` experts, from the `turn`-th on, whose weights lie in every `step`-th slot."""
+        begin = int(groups.ends[turn - 1]) if turn else 0
+        ends = groups.ends[turn:turn + count] - begin
         if self._engine._tap is not None:
-            for k in range(count):
-                if plan.bounds[turn + k] < plan.bounds[turn + k + 1]:
-                    self._engine._tap(self._backend, layer, int(order[turn + k]), slot + k * step)
-        if begin == end:
+            for k in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+                self._engine._tap(self._backend, layer, int(taken[turn + k]), slot + k * step)
+        if not ends[-1]:
             return
         gate_up, down = expert_views(self._model, self._backend.slots(slot, count, step))
-        ends = plan.bounds[turn + 1:turn + count + 1] - begin
+        rows = slice(begin, begin + int(ends[-1]))
 
         def work() -> None:
-            groups = Groups(ends, bounds[turn + 1:turn + count + 1] - begin)
-            self._outputs[begin:end] = apply_experts(self._ops, gate_up, down, self._gathered[begin:end], groups)
+            group = Groups(ends, groups.on_device[turn:turn + count] - begin)
+            self._outputs[rows] = apply_experts(self._ops, gate_up, down, self._gathered[rows], group)
 
         self._backend.submit(work)
 
@@ -274,10 +283,9 @@ class _Prefill:
             self._x = self._x + gated_delta_net(ops, model, weights, h, state)
         self._h = rms_norm(ops, self._x, weights["post_attention_layernorm.weight"])
         self._chosen, self._shares = route(ops, model, weights, self._h)
-
-    def _gather(self, tokens: Array) -> None:
-        self._gathered = self._h[tokens]
-        self._outputs = self._ops.empty(*self._gathered.shape)
+        self._plan = RoutePlan.of(ops, self._chosen, self._engine._turns[layer].on_device)
+        self._gathered = self._h[self._plan.tokens]
+        self._outputs = ops.empty(*self._gathered.shape)
 
     def _combine(self, layer: int, rows: Array) -> None:
         weights = self._engine._dense[layer]
@@ -304,4 +312,5 @@ class _Prefill:
             tokens=len(self._ids), first_token=token, counters=self._counters, refill_counters=refill, **seconds,
             ids=self._ids, positions=np.concatenate(self._positions),
             residual=np.concatenate([host(r) for r in self._residuals]),
-            routing=[Routing.join(chunks) for chunks in self._routing], gdn=gdn)
+            routing=[Routing.join([Routing(host(chosen), host(shares)) for chosen, shares in chunks])
+                     for chunks in self._routing], gdn=gdn)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from examples.prefill_engine.backend import Array, Groups, Ops
 from examples.prefill_engine.config import ModelConfig
 
@@ -16,36 +13,32 @@ __all__ = ["RoutePlan", "apply_experts", "combine", "expert_views", "route"]
 
 @dataclass(frozen=True)
 class RoutePlan:
-    """A layer's routing of a chunk, as the host sees it: tokens sorted by expert, experts in the order of their turn.
+    """A layer's routing of a chunk, on the device: tokens sorted by expert, experts in the order of their turn.
 
     Attributes
     ----------
-    bounds : (experts + 1,) int64
-        Rows of the expert whose turn is ``k``: ``bounds[k]`` to ``bounds[k + 1]``, exclusive.
+    bounds : (experts + 1,) int32
+        Rows of the expert whose turn is ``k``: ``bounds[k]`` to ``bounds[k + 1]``, exclusive. All that the host needs.
     tokens : (tokens * top_k,) int64
         Token of each row.
     rows : (tokens * top_k,) int64
         Row of each (token, choice).
     """
 
-    bounds: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
+    bounds: Array
+    tokens: Array
+    rows: Array
 
     @classmethod
-    def of(cls, chosen: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> RoutePlan:
+    def of(cls, ops: Ops, chosen: Array, turn: Array) -> RoutePlan:
         """Sort the choices, (tokens, top_k), by the expert's turn; of one expert in the order of the tokens.
 
-        `order` is (experts,): each expert once.
+        `turn` is (experts,): the turn of each expert.
         """
-        turn = np.empty_like(order)
-        turn[order] = np.arange(len(order))
-        turns = turn[chosen]
-        sort = np.argsort(turns, axis=None, kind="stable")
-        rows = np.empty_like(sort)
-        rows[sort] = np.arange(len(sort))
-        bounds = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(np.bincount(turns.ravel(), minlength=len(order)), out=bounds[1:])
+        turns, sort = ops.sort(turn[chosen].reshape(-1))
+        rows = ops.xp.empty_like(sort)
+        rows[sort] = ops.arange(len(sort))
+        bounds = ops.first_places(turns, ops.arange(len(turn) + 1))
         return cls(bounds, sort // chosen.shape[1], rows)
 
 

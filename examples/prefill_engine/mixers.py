@@ -64,9 +64,9 @@ class Positions:
         at = np.arange(first, first + tokens, dtype=np.int64)
         frequencies = ROPE_BASE ** (-np.arange(0, model.rotary_dim, 2) / model.rotary_dim)
         angles = np.concatenate([np.outer(at, frequencies)] * 2, axis=1)
-        later = np.arange(first + tokens)[None, :] > at[:, None]
+        later = ops.arange(first + tokens)[None, :] > ops.asarray(at)[:, None]
         return cls(at, ops.asarray(np.cos(angles).astype(np.float32)), ops.asarray(np.sin(angles).astype(np.float32)),
-                   ops.asarray(later))
+                   later)
 
 
 def rms_norm(ops: Ops, x: Array, weight: Array) -> Array:
@@ -181,15 +181,16 @@ def gated_delta_rule(ops: Ops, query: Array, key: Array, value: Array, beta: Arr
                                   xp.concatenate([b * v, b * since * k], axis=3))
     of_values, of_keys = solved[..., :width], solved[..., width:]
     until = xp.swapaxes(k * xp.exp(total[..., -1:] - total)[..., None], 2, 3)
-    kept = since[:, :, -1:]
-    matrix = state.matrix
-    before, corrections = [], []
+    # What a block makes of the carried matrix: ``step @ matrix + added``. This alone goes block by block.
+    rows = ops.arange(k.shape[-1])
+    step = since[:, :, -1:] * (rows[:, None] == rows) - until @ of_keys
+    added = until @ of_values
+    before = [state.matrix]
     for block in range(blocks):
-        before.append(matrix)
-        corrections.append(of_values[block] - of_keys[block] @ matrix)
-        matrix = kept[block] * matrix + until[block] @ corrections[-1]
-    state.matrix = matrix
-    mixed = since * (q @ xp.stack(before)) + ((q @ k_t) * between) @ xp.stack(corrections)
+        before.append(ops.multiply_add(added[block], step[block], before[-1]))
+    state.matrix = before.pop()
+    carried = xp.stack(before)
+    mixed = since * (q @ carried) + ((q @ k_t) * between) @ (of_values - of_keys @ carried)
     return xp.swapaxes(mixed, 1, 2).reshape(blocks * DELTA_BLOCK, heads, width)[:tokens]
 
 

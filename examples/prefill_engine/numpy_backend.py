@@ -40,6 +40,9 @@ class NumpyOps:
     def sigmoid(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return 0.5 * (np.tanh(0.5 * x) + 1.0)
 
+    def arange(self, end: int) -> npt.NDArray[np.int64]:
+        return np.arange(end)
+
     def softmax(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         powers = np.exp(x - x.max(axis=-1, keepdims=True))
         return powers / powers.sum(axis=-1, keepdims=True)
@@ -47,6 +50,13 @@ class NumpyOps:
     def largest(self, x: npt.NDArray[np.float32], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         chosen = np.argsort(-x, axis=-1, kind="stable")[..., :count]
         return np.take_along_axis(x, chosen, axis=-1), chosen
+
+    def sort(self, x: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        order = np.argsort(x, kind="stable")
+        return x[order], order
+
+    def first_places(self, x: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        return np.searchsorted(x, values).astype(np.int32)
 
     def grouped(self, x: npt.NDArray[np.float32], weights: npt.NDArray[np.uint16],
                 groups: Groups) -> npt.NDArray[np.float32]:
@@ -59,6 +69,10 @@ class NumpyOps:
                 out[begin:end] = x[begin:end] @ matrix.T
             begin = end
         return out
+
+    def multiply_add(self, added: npt.NDArray[Any], left: npt.NDArray[Any],
+                     right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return added + left @ right
 
     def solve_unit_lower(self, lower: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.linalg.solve(lower + np.eye(lower.shape[-1], dtype=lower.dtype), right)

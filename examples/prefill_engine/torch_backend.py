@@ -44,6 +44,9 @@ class TorchOps:
     def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(x)
 
+    def arange(self, end: int) -> torch.Tensor:
+        return torch.arange(end, device=self._device)
+
     def softmax(self, x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x, -1)
 
@@ -51,6 +54,13 @@ class TorchOps:
         # Sorted, not torch.topk: of equal shares the first is taken, always.
         values, chosen = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[..., :count], chosen[..., :count]
+
+    def sort(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, order = torch.sort(x, stable=True)
+        return values, order
+
+    def first_places(self, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(x, values, out_int32=True)
 
     def grouped(self, x: torch.Tensor, weights: torch.Tensor, groups: Groups) -> torch.Tensor:
         x = x.to(torch.bfloat16)
@@ -63,6 +73,9 @@ class TorchOps:
                 out[begin:end] = torch.nn.functional.linear(x[begin:end], weights[expert])
             begin = end
         return out
+
+    def multiply_add(self, added: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(added, left, right)
 
     def solve_unit_lower(self, lower: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)

@@ -62,7 +62,7 @@ def test_a_prompt_begins_from_an_empty_context(make_engine) -> None:
 def test_route_plan() -> None:
     chosen = np.array([[2, 0], [0, 3], [2, 3]])
     order = np.array([3, 1, 0, 4, 2])
-    plan = RoutePlan.of(chosen, order)
+    plan = RoutePlan.of(NumpyOps(), chosen, np.argsort(order))
     assert plan.bounds.tolist() == [0, 2, 2, 4, 4, 6]
     assert plan.tokens.tolist() == [1, 2, 0, 1, 0, 2]
     for token in range(3):
