@@ -1,7 +1,8 @@
 """The example engine against the copies of its own list alone: ``python -m benchmarks.gpu.engine --out DIR``.
 
 One process loads the experts once; then, for several settings and lengths of prompt, both walks are prefilled, and the
-list of the walk *all* is streamed with no kernel beside it. *Late* are the dropped entries that lay in the ring already.
+list of the walk *all* is streamed with no kernel beside it. *Late* were entries that
+are dropped when they lie in the ring already.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def _measure(checkpoint: Any, sources: Any, run: Any, settings: Any, lengths: Se
                 done = median(each["done_prefill_ms"] for each in samples) / 1e3
                 counted = outcome.counters
                 got = {"tokens": length, "walk": walk, "run_wall_s": wall, "prefill_s": done, "results": len(prints),
-                       "fingerprint": sorted(prints)[0], "stall": samples[-1]["stall"], "entries": counted.entries,
+                       "fingerprint": sorted(prints)[0], "stall": samples[-1]["stall"],
+                       "copied": counted.direct_copies + counted.staged_copies,
                        "dropped": counted.dropped, "dropped_late": counted.dropped_late,
                        "chosen": walk == chosen_walk(length, engine.model.top_k, engine.model.experts)}
                 row["prompts"].append(got)
@@ -138,8 +140,8 @@ def _markdown(head: dict[str, Any]) -> str:
              f"`{head['command']}`, commit {head['commit']}. {head['machine']['device']}, torch "
              f"{head['machine']['versions']['torch']}. Shape `{head['shape']}`. Medians.", "",
              "| settings | GPU ring | host ring | copies alone, s (GB/s) | tokens | walk | run wall, s | of the better "
-             "walk | tokens/s | copies alone / run wall | entries listed | dropped, of these late |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "walk | tokens/s | copies alone / run wall | copied | dropped in time | too late |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in head["rows"]:
         alone = row["copies_alone_s"]
         best: dict[int, float] = {}
@@ -149,7 +151,7 @@ def _markdown(head: dict[str, Any]) -> str:
                   f"({row['bytes'] / alone / 1e9:.1f}) | {got['tokens']} | {got['walk']}"
                   f"{' (chosen)' if got['chosen'] else ''} | {got['run_wall_s']:.3f} | "
                   f"{got['run_wall_s'] / best[got['tokens']]:.2f} | {got['tokens'] / got['run_wall_s']:,.0f} | "
-                  f"{alone / got['run_wall_s']:.3f} | {got['entries']} | {got['dropped']}, {got['dropped_late']} |"
+                  f"{alone / got['run_wall_s']:.3f} | {got['copied']} | {got['dropped']} | {got['dropped_late']} |"
                   for got in row["prompts"]]
     lines += ["", *head["failed"]]
     return "\n".join(lines) + "\n"
