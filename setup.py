@@ -97,7 +97,8 @@ def runtime_extensions() -> list[Extension]:
                 sources,
                 language="c++",
                 include_dirs=["strata/include", folder],
-                depends=[*headers, *map(str, sorted(Path("strata/include").rglob("*.h*")))],
+                depends=[*headers, "strata/runtime/hip_statuses.hpp",
+                         *map(str, sorted(Path("strata/include").rglob("*.h*")))],
                 extra_compile_args=[*CXX_FLAGS, *EXTRA],
                 extra_link_args=link,
             )

@@ -57,22 +57,15 @@ def find(name: str) -> str:
 
 def _find(name: str) -> str:
     """As `find`; where there is not even a driver, the error is a kind of its own."""
-    if name == "software":
-        path = software.library_path()
+    if name in ("software", "cuda"):
+        path = (software if name == "software" else cuda).library_path()
         if not path.exists():
-            raise RuntimeNotFound(f"the software runtime is missing from this installation: no {path}")
+            raise RuntimeNotFound(f"the {name} runtime is missing from this installation: no {path}")
         try:
             _ask(str(path))
         except _Unfit as reason:
-            raise RuntimeNotFound(f"the software runtime ({path}) is unfit: {reason}") from None
-        return str(path)
-    if name == "cuda":
-        path = cuda.library_path()
-        if not path.exists():
-            raise RuntimeNotFound(f"the cuda runtime is missing from this installation: no {path}")
-        try:
-            _ask(str(path))
-        except _Unfit as reason:
+            if name == "software":
+                raise RuntimeNotFound(f"the software runtime ({path}) is unfit: {reason}") from None
             problem = cuda.problem()
             kind = _NothingThere if problem.startswith(_NO_CUDA_DRIVER) and _NO_FILE in problem else RuntimeNotFound
             raise kind(f"the cuda runtime cannot be used: {problem or reason}") from None
@@ -174,29 +167,26 @@ def _integrated(path: str) -> bool:
 def _rocm_candidates() -> Iterator[str]:
     """Yield libraries that may be AMD's, best first: the mapped copy, the SDK's, ROCM_PATH's, the loader's."""
     seen: set[str] = set()
+    for paths in (_mapped_libraries, _libraries_of_sdk, _libraries_in_folders):
+        for path in paths():
+            if path not in seen:
+                seen.add(path)
+                yield path
 
-    def fresh(path: str) -> bool:
-        new = path not in seen
-        seen.add(path)
-        return new
 
-    for path in _mapped_libraries():
-        if fresh(path):
-            yield path
+def _libraries_of_sdk() -> list[str]:
     try:
         from rocm_sdk import find_libraries  # type: ignore[import-not-found, unused-ignore]
 
-        found = [str(path) for path in find_libraries("amdhip64")]
+        return [str(path) for path in find_libraries("amdhip64")]
     except Exception as problem:  # not installed, or an installation without its runtime part
         logger.debug("rocm_sdk offers no amdhip64: %r", problem)
-        found = []
-    for path in found:
-        if fresh(path):
-            yield path
+        return []
+
+
+def _libraries_in_folders() -> Iterator[str]:
     for folder in _folders():
-        for path in _libraries_in(folder):
-            if fresh(path):
-                yield path
+        yield from _libraries_in(folder)
 
 
 def _folders() -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import pathlib
 import sys
+from typing import Any
 
 __all__ = ["has_batch", "library_path", "problem"]
 
@@ -44,10 +45,7 @@ def problem() -> str:
     OSError
         If the runtime's own library cannot be loaded.
     """
-    function = ctypes.CDLL(str(library_path())).strata_cuda_problem
-    function.restype = ctypes.c_char_p
-    function.argtypes = []
-    sentence: bytes = function()
+    sentence: bytes = _ask("strata_cuda_problem", ctypes.c_char_p)
     return sentence.decode(errors="replace")
 
 
@@ -66,7 +64,10 @@ def has_batch() -> bool:
     OSError
         If the runtime's own library cannot be loaded.
     """
-    function = ctypes.CDLL(str(library_path())).strata_cuda_has_batch
-    function.restype = ctypes.c_int
-    function.argtypes = []
-    return bool(function())
+    return bool(_ask("strata_cuda_has_batch", ctypes.c_int))
+
+
+def _ask(name: str, result: Any) -> Any:
+    function = getattr(ctypes.CDLL(str(library_path())), name)
+    function.restype = result
+    return function()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from . import _binding
 
@@ -82,10 +82,21 @@ def _check(result: int) -> int:
     return result
 
 
-def _in_range(name: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise ControlError(f"{name}={value}: {least} to {most} is allowed")
-    return value
+def _fields(raw: ctypes.Structure) -> dict[str, Any]:
+    """Return a structure's fields as Python has them: texts decoded, null pointers 0."""
+    values = {}
+    for name_, *_ in raw._fields_:
+        value = getattr(raw, name_)
+        values[name_] = value.decode(errors="replace") if isinstance(value, bytes) else 0 if value is None else value
+    return values
+
+
+def _filled(function: Any, kind: Any) -> list[Any]:
+    """Ask a function for the number of its rows, then for the rows: there may be fewer by then."""
+    count = _check(function(None, 0))
+    raw = (kind * count)()
+    rows: list[Any] = raw[: min(count, _check(function(raw, count)))]
+    return rows
 
 
 # ---- configuration ----
@@ -95,19 +106,7 @@ def configuration() -> dict[str, int | str]:
     """Return the configuration in force: the keywords of :func:`configure` and their values."""
     now = _binding.Configuration()
     _check(_binding.library().strata_sw_get_configuration(ctypes.byref(now)))
-    return {
-        "schedule": now.schedule.decode(),
-        "seed": now.seed,
-        "pinned_limit": now.pinned_limit,
-        "device_memory": now.device_memory,
-        "devices": now.devices,
-        "idle_ms": now.idle_ms,
-        "max_pending": now.max_pending,
-        "batch": now.batch.decode(),
-        "batch_reads": now.batch_reads.decode(),
-        "batch_calls": now.batch_calls,
-        "registration": now.registration.decode(),
-    }
+    return _fields(now)
 
 
 #: When operations run: see `configure`.
@@ -194,7 +193,9 @@ def configure(
         ("batch_calls", batch_calls, _UNLIMITED),
     ):
         if value is not None:
-            setattr(wanted, name_, _in_range(name_, value, 0, most))
+            if not 0 <= value <= most:
+                raise ControlError(f"{name_}={value}: 0 to {most} is allowed")
+            setattr(wanted, name_, value)
     _check(library.strata_sw_set_configuration(ctypes.byref(wanted)))
 
 
@@ -214,7 +215,7 @@ def live() -> dict[str, int]:
     """
     now = _binding.Live()
     _check(_binding.library().strata_sw_get_live(ctypes.byref(now)))
-    return {field[0]: int(getattr(now, field[0])) for field in _binding.Live._fields_}
+    return _fields(now)
 
 
 def calls() -> dict[str, int]:
@@ -264,26 +265,9 @@ def call_log(on: bool) -> None:
 
 def logged_calls() -> list[LoggedCall]:
     """Return the log of calls, in order."""
-    library = _binding.library()
-    count = _check(library.strata_sw_logged_calls(None, 0))
-    raw = (_binding.LoggedCall * count)()
-    count = min(count, _check(library.strata_sw_logged_calls(raw, count)))
     return [
-        LoggedCall(
-            number=call.number,
-            function=call.function.decode(),
-            stream=call.stream or 0,
-            event=call.event or 0,
-            address=call.address or 0,
-            bytes=call.bytes,
-            entry=call.entry,
-            slot=call.slot,
-            generation=call.generation,
-            thread=call.thread.decode(errors="replace"),
-            thread_number=call.thread_number,
-            intercepted=bool(call.intercepted),
-        )
-        for call in raw[:count]
+        LoggedCall(**_fields(call) | {"intercepted": bool(call.intercepted)})
+        for call in _filled(_binding.library().strata_sw_logged_calls, _binding.LoggedCall)
     ]
 
 
@@ -535,21 +519,6 @@ class Finding:
         return self.text
 
 
-def _access(raw: _binding.Access) -> Access:
-    return Access(
-        operation=raw.operation.decode(),
-        stream=raw.stream.decode(errors="replace"),
-        thread=raw.thread.decode(errors="replace"),
-        stream_handle=raw.stream_handle or 0,
-        address=raw.address or 0,
-        bytes=raw.bytes,
-        entry=raw.entry,
-        slot=raw.slot,
-        generation=raw.generation,
-        serial=raw.serial,
-    )
-
-
 def checker(on: bool) -> None:
     """Turn the happens-before checker on or off.
 
@@ -560,21 +529,9 @@ def checker(on: bool) -> None:
 
 def findings() -> list[Finding]:
     """Return the findings, the first 1000 of them, in the order in which they were made."""
-    library = _binding.library()
-    count = _check(library.strata_sw_findings(None, 0))
-    raw = (_binding.Finding * count)()
-    count = min(count, _check(library.strata_sw_findings(raw, count)))
     return [
-        Finding(
-            earlier=_access(finding.earlier),
-            later=_access(finding.later),
-            address=finding.address or 0,
-            bytes=finding.bytes,
-            missing_event=finding.missing_event or 0,
-            missing_name=finding.missing_name.decode(errors="replace"),
-            text=finding.text.decode(errors="replace"),
-        )
-        for finding in raw[:count]
+        Finding(**_fields(raw) | {"earlier": Access(**_fields(raw.earlier)), "later": Access(**_fields(raw.later))})
+        for raw in _filled(_binding.library().strata_sw_findings, _binding.Finding)
     ]
 
 

@@ -159,6 +159,11 @@ class Call {
   hipError_t afterwards_ = hipSuccess;  // a lost device, reported by a call that still did its work
 };
 
+// Begins a HIP function, and leaves it where the call is answered already.
+#define STRATA_SW_ENTER(call, ...) \
+  const Call call(__VA_ARGS__);    \
+  if (call.answered()) return call.status()
+
 // The status of refused calls (kModeRefused, kModeLost), and how it comes about.
 extern std::atomic<int> g_refusal;
 

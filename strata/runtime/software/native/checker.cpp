@@ -87,12 +87,6 @@ StreamView& view_of(Checker& c, const Stream& stream) {
   return it->second;
 }
 
-template <class Visit>
-void every_stream(Visit visit) {
-  Runtime& rt = runtime();
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) visit(*rt.streams.at(place));
-}
-
 void join_view(Checker& c, VectorClock& into, const Stream& stream) {
   const auto found = c.streams.find(&stream);
   if (found != c.streams.end()) into.join(found->second.clock);

@@ -20,9 +20,15 @@ void end_problem(void* problem) {
   t_problem = nullptr;
 }
 
-template <std::size_t N>
-std::string field_text(const char (&field)[N]) {
-  return std::string(field, strnlen(field, N));
+// Reads a choice by its name; notes the failure where there is no such name.
+template <class Enum, std::size_t N, std::size_t Bytes>
+bool read_choice(const char* what, const char (&field)[Bytes], const char* const (&names)[N], Enum* out) {
+  const std::string given(field, strnlen(field, Bytes));
+  if (find_name(names, given.c_str(), out)) return true;
+  std::string allowed = names[0];
+  for (std::size_t i = 1; i < N; ++i) allowed += std::string(i + 1 < N ? ", " : " and ") + names[i];
+  control_failure(std::string(what) + "='" + given + "': " + allowed + " are allowed");
+  return false;
 }
 
 }  // namespace
@@ -34,6 +40,12 @@ int control_failure(std::string problem) {
   }
   *t_problem = std::move(problem);
   return -1;
+}
+
+void no_such_stream(const void* handle) {
+  char text[64];
+  std::snprintf(text, sizeof text, "stream=%p: not a stream of the software runtime", handle);
+  control_failure(text);
 }
 
 void control_success() noexcept {
@@ -66,41 +78,28 @@ int strata_sw_get_configuration(strata_sw_configuration* configuration) {
   std::lock_guard<std::mutex> lock(rt.mutex);
   const Configuration& now = rt.configuration;
   std::memset(configuration, 0, sizeof *configuration);
-  std::snprintf(configuration->schedule, sizeof configuration->schedule, "%s", schedule_name(now.schedule));
+  put(configuration->schedule, kScheduleNames[static_cast<std::size_t>(now.schedule)]);
   configuration->seed = now.seed;
   configuration->pinned_limit = now.pinned_limit;
   configuration->device_memory = now.device_memory;
   configuration->devices = now.devices;
   configuration->idle_ms = static_cast<std::int32_t>(now.idle_ns / 1'000'000);
   configuration->max_pending = now.max_pending;
-  std::snprintf(configuration->batch, sizeof configuration->batch, "%s", batch_name(now.batch));
-  std::snprintf(configuration->batch_reads, sizeof configuration->batch_reads, "%s",
-                batch_reads_name(now.batch_reads));
+  put(configuration->batch, kBatchNames[static_cast<std::size_t>(now.batch)]);
+  put(configuration->batch_reads, kBatchReadsNames[static_cast<std::size_t>(now.batch_reads)]);
   configuration->batch_calls = now.batch_calls;
-  std::snprintf(configuration->registration, sizeof configuration->registration, "%s",
-                registration_name(now.registration));
+  put(configuration->registration, kRegistrationNames[static_cast<std::size_t>(now.registration)]);
   return 0;
 }
 
 int strata_sw_set_configuration(const strata_sw_configuration* configuration) {
   if (!control_ready()) return -1;
   Configuration wanted;
-  const std::string schedule = field_text(configuration->schedule);
-  if (!schedule_of(schedule.c_str(), &wanted.schedule)) {
-    return control_failure("schedule='" + schedule +
-                           "': eager, lazy, random, copies-first, compute-first, timed and null are allowed");
-  }
-  const std::string batch = field_text(configuration->batch);
-  if (!batch_of(batch.c_str(), &wanted.batch)) {
-    return control_failure("batch='" + batch + "': full, no-attributes and unsupported are allowed");
-  }
-  const std::string reads = field_text(configuration->batch_reads);
-  if (!batch_reads_of(reads.c_str(), &wanted.batch_reads)) {
-    return control_failure("batch_reads='" + reads + "': stream and call are allowed");
-  }
-  const std::string registration = field_text(configuration->registration);
-  if (!registration_of(registration.c_str(), &wanted.registration)) {
-    return control_failure("registration='" + registration + "': refuses and accepts are allowed");
+  if (!read_choice("schedule", configuration->schedule, kScheduleNames, &wanted.schedule) ||
+      !read_choice("batch", configuration->batch, kBatchNames, &wanted.batch) ||
+      !read_choice("batch_reads", configuration->batch_reads, kBatchReadsNames, &wanted.batch_reads) ||
+      !read_choice("registration", configuration->registration, kRegistrationNames, &wanted.registration)) {
+    return -1;
   }
   if (configuration->idle_ms < 0) {
     return control_failure("idle_ms=" + std::to_string(configuration->idle_ms) + ": 0 and more is allowed");
@@ -130,11 +129,10 @@ int strata_sw_get_live(strata_sw_live* live) {
   live->registered_ranges = use.registered_ranges;
   live->registered_bytes = use.registered_bytes;
   live->executor_threads = executor_threads();
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
-    const Stream& stream = *rt.streams.at(place);
+  every_stream([&](const Stream& stream) {
     const std::uint64_t done = stream.done.load();  // read first: never more than `tail`
     live->pending_operations += stream.tail.load() - done;
-  }
+  });
   live->blocked_submissions = blocked_submissions();
   return 0;
 }
@@ -150,11 +148,7 @@ int strata_sw_calls(uint64_t* counts, size_t count) {
   return 0;
 }
 
-int strata_sw_reset_calls(void) {
-  if (!control_ready()) return -1;
-  reset_call_counts();
-  return 0;
-}
+int strata_sw_reset_calls(void) { return when_ready(reset_call_counts); }
 
 int strata_sw_stop_host_functions(int32_t timeout_ms) {
   if (!control_ready()) return -1;
@@ -166,11 +160,7 @@ uint64_t strata_sw_hold(const void* stream) {
   if (!control_ready()) return 0;
   Stream* found = find_stream(stream);
   const std::uint64_t number = found == nullptr ? 0 : hold_stream(*found);
-  if (number == 0) {
-    char text[64];
-    std::snprintf(text, sizeof text, "stream=%p: not a stream of the software runtime", stream);
-    control_failure(text);
-  }
+  if (number == 0) no_such_stream(stream);
   return number;
 }
 

@@ -1,7 +1,6 @@
 // Control functions of the happens-before checker.
 
 #include <algorithm>
-#include <cstdio>
 
 #include "checker.hpp"
 #include "control.h"
@@ -11,12 +10,7 @@ using namespace strata::software;
 
 namespace {
 
-template <std::size_t N>
-void put(char (&into)[N], const std::string& text) {
-  std::snprintf(into, N, "%s", text.c_str());
-}
-
-void put(strata_sw_access& into, const AccessRecord& access, const std::string& stream) {
+void describe(strata_sw_access& into, const AccessRecord& access, const std::string& stream) {
   put(into.operation, access.operation);
   put(into.stream, stream);
   put(into.thread, access.thread);
@@ -35,15 +29,7 @@ bool checking() noexcept { return mode_has(kModeChecker); }
 
 extern "C" {
 
-int strata_sw_checker(int on) {
-  if (!control_ready()) return -1;
-  if (on != 0) {
-    checker_start();
-  } else {
-    checker_stop();
-  }
-  return 0;
-}
+int strata_sw_checker(int on) { return when_ready(on != 0 ? checker_start : checker_stop); }
 
 void strata_sw_host_read(const void* address, size_t bytes) {
   if (checking()) checker_host_access(address, bytes, false);
@@ -90,8 +76,8 @@ int64_t strata_sw_findings(strata_sw_finding* out, size_t capacity) {
     const Finding& from = found[i];
     strata_sw_finding& to = out[i];
     to = strata_sw_finding{};
-    put(to.earlier, *from.earlier, from.earlier_stream);
-    put(to.later, *from.later, from.later_stream);
+    describe(to.earlier, *from.earlier, from.earlier_stream);
+    describe(to.later, *from.later, from.later_stream);
     to.address = reinterpret_cast<const void*>(from.begin);
     to.bytes = from.end - from.begin;
     to.missing_event = from.missing_event;
@@ -105,11 +91,7 @@ int64_t strata_sw_finding_count(void) {
   return control_ready() ? static_cast<std::int64_t>(finding_count()) : -1;
 }
 
-int strata_sw_clear_findings(void) {
-  if (!control_ready()) return -1;
-  clear_findings();
-  return 0;
-}
+int strata_sw_clear_findings(void) { return when_ready(clear_findings); }
 
 int64_t strata_sw_checked_accesses(void) {
   return control_ready() ? static_cast<std::int64_t>(checked_accesses()) : -1;

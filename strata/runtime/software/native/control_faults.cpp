@@ -1,8 +1,6 @@
 // Control functions about faults, costs and the log of calls.
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 
 #include "control.h"
 #include "control_support.hpp"
@@ -25,11 +23,7 @@ bool cost_kind(const char* name, CostKind* kind) {
 
 Stream* known_stream(const void* handle) {
   Stream* found = find_stream(handle);
-  if (found == nullptr) {
-    char text[64];
-    std::snprintf(text, sizeof text, "stream=%p: not a stream of the software runtime", handle);
-    control_failure(text);
-  }
+  if (found == nullptr) no_such_stream(handle);
   return found;
 }
 
@@ -57,11 +51,7 @@ int strata_sw_set_byte_cost(double ns_per_byte) {
   return 0;
 }
 
-int strata_sw_clear_costs(void) {
-  if (!control_ready()) return -1;
-  clear_costs();
-  return 0;
-}
+int strata_sw_clear_costs(void) { return when_ready(clear_costs); }
 
 int strata_sw_spent(const char* kind, uint64_t* host_ns, uint64_t* stream_ns, uint64_t* operations) {
   CostKind found;
@@ -88,36 +78,28 @@ int strata_sw_delay(const void* stream, int64_t ns) {
   Op op;
   op.kind = OpKind::Delay;
   op.delay_ns = ns;
-  std::uint64_t seq = 0;
-  const hipError_t status = submit(*found, std::move(op), &seq);
+  const hipError_t status = submit(*found, std::move(op));
   return status == hipSuccess ? 0 : control_failure(std::string("the delay was refused: ") + hipGetErrorName(status));
 }
 
 uint64_t strata_sw_inject(const char* call, uint64_t nth, int status, const char* action, const char* thread) {
   if (!control_ready()) return 0;
+  constexpr const char* kActions[] = {"fail", "ignore", "hang"};
+  const auto refuse = [](const std::string& problem) {
+    control_failure(problem);
+    return std::uint64_t{0};
+  };
   Injection injection;
-  const std::string what = action == nullptr ? "" : action;
-  if (call == nullptr || !fn_of(call, &injection.fn)) {
-    control_failure("call='" + std::string(call == nullptr ? "" : call) + "': no HIP function of this runtime");
-    return 0;
+  const std::string function = call == nullptr ? "" : call, what = action == nullptr ? "" : action;
+  if (!fn_of(function.c_str(), &injection.fn)) {
+    return refuse("call='" + function + "': no HIP function of this runtime");
   }
-  if (nth == 0) {
-    control_failure("nth=0: calls are counted from 1");
-    return 0;
-  }
-  if (what == "fail") {
-    injection.action = FaultAction::Fail;
-  } else if (what == "ignore") {
-    injection.action = FaultAction::Ignore;
-  } else if (what == "hang") {
-    injection.action = FaultAction::Hang;
-  } else {
-    control_failure("action='" + what + "': fail, ignore and hang are allowed");
-    return 0;
+  if (nth == 0) return refuse("nth=0: calls are counted from 1");
+  if (!find_name(kActions, what.c_str(), &injection.action)) {
+    return refuse("action='" + what + "': fail, ignore and hang are allowed");
   }
   if (injection.action == FaultAction::Fail && status == hipSuccess) {
-    control_failure("status=0: a call that fails needs a status");
-    return 0;
+    return refuse("status=0: a call that fails needs a status");
   }
   injection.nth = nth;
   injection.status = status;
@@ -132,21 +114,13 @@ int strata_sw_injection_fired(uint64_t injection) {
   return control_failure("injection=" + std::to_string(injection) + ": cleared, or never made");
 }
 
-int strata_sw_clear_injections(void) {
-  if (!control_ready()) return -1;
-  clear_injections();
-  return 0;
-}
+int strata_sw_clear_injections(void) { return when_ready(clear_injections); }
 
 int64_t strata_sw_hanging_calls(void) {
   return control_ready() ? static_cast<std::int64_t>(hanging_calls()) : -1;
 }
 
-int strata_sw_release_hangs(void) {
-  if (!control_ready()) return -1;
-  release_hangs();
-  return 0;
-}
+int strata_sw_release_hangs(void) { return when_ready(release_hangs); }
 
 int strata_sw_fail_operation(uint64_t nth, int status, int sticky) {
   if (!control_ready()) return -1;
@@ -171,15 +145,11 @@ int strata_sw_restore_device(void) {
 }
 
 int strata_sw_thread_role(const char* role) {
-  if (!control_ready()) return -1;
-  set_thread_role(role);
-  return 0;
+  return when_ready([=] { set_thread_role(role); });
 }
 
 int strata_sw_call_log(int on) {
-  if (!control_ready()) return -1;
-  log_calls(on != 0);
-  return 0;
+  return when_ready([=] { log_calls(on != 0); });
 }
 
 int64_t strata_sw_logged_calls(strata_sw_logged_call* calls, size_t capacity) {
@@ -199,7 +169,7 @@ int64_t strata_sw_logged_calls(strata_sw_logged_call* calls, size_t capacity) {
     to.slot = from.label[1];
     to.generation = from.label[2];
     to.thread_number = from.thread_number;
-    std::snprintf(to.thread, sizeof to.thread, "%s", from.thread.c_str());
+    put(to.thread, from.thread);
     to.intercepted = from.intercepted ? 1 : 0;
   }
   return static_cast<std::int64_t>(log.size());

@@ -1,7 +1,6 @@
 #include "costs.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "mode.hpp"
 #include "platform.hpp"
@@ -37,65 +36,37 @@ Costs& costs() {
   return *kept;
 }
 
-bool kind_of(Fn fn, CostKind* kind) {
-  if (is_copy(fn)) {
-    *kind = CostKind::Copy;
-    return true;
-  }
+// kCount: none, it is free.
+CostKind kind_of(Fn fn) {
+  if (is_copy(fn)) return CostKind::Copy;
   switch (fn) {
     case Fn::Memset:
-    case Fn::MemsetAsync:
-      *kind = CostKind::Memset;
-      return true;
-    case Fn::EventRecord:
-      *kind = CostKind::Record;
-      return true;
-    case Fn::StreamWaitEvent:
-      *kind = CostKind::Wait;
-      return true;
+    case Fn::MemsetAsync: return CostKind::Memset;
+    case Fn::EventRecord: return CostKind::Record;
+    case Fn::StreamWaitEvent: return CostKind::Wait;
     case Fn::EventQuery:
-    case Fn::StreamQuery:
-      *kind = CostKind::Query;
-      return true;
+    case Fn::StreamQuery: return CostKind::Query;
     case Fn::EventSynchronize:
     case Fn::StreamSynchronize:
-    case Fn::DeviceSynchronize:
-      *kind = CostKind::Sync;
-      return true;
-    case Fn::LaunchHostFunc:
-      *kind = CostKind::HostFunction;
-      return true;
-    default:
-      return false;
+    case Fn::DeviceSynchronize: return CostKind::Sync;
+    case Fn::LaunchHostFunc: return CostKind::HostFunction;
+    default: return CostKind::kCount;
   }
 }
 
-bool kind_of(OpKind op, CostKind* kind) {
+CostKind kind_of(OpKind op) {
   switch (op) {
-    case OpKind::Copy:
-      *kind = CostKind::Copy;
-      return true;
-    case OpKind::Memset:
-      *kind = CostKind::Memset;
-      return true;
-    case OpKind::HostFunction:
-      *kind = CostKind::HostFunction;
-      return true;
-    case OpKind::Record:
-      *kind = CostKind::Record;
-      return true;
-    case OpKind::Wait:
-      *kind = CostKind::Wait;
-      return true;
-    case OpKind::Delay:
-      *kind = CostKind::Delay;
-      return true;
+    case OpKind::Copy: return CostKind::Copy;
+    case OpKind::Memset: return CostKind::Memset;
+    case OpKind::HostFunction: return CostKind::HostFunction;
+    case OpKind::Record: return CostKind::Record;
+    case OpKind::Wait: return CostKind::Wait;
+    case OpKind::Delay: return CostKind::Delay;
     case OpKind::Marker:
     case OpKind::Hold:
-    case OpKind::Free:
-      return false;
+    case OpKind::Free: break;
   }
-  return false;
+  return CostKind::kCount;
 }
 
 StreamCosts& costs_of(Stream& stream) {
@@ -116,8 +87,8 @@ std::int64_t end_of(const Dependency& dependency) {
 }
 
 std::int64_t stream_cost(const Op& op) {
-  CostKind kind;
-  if (!kind_of(op.kind, &kind)) return 0;
+  const CostKind kind = kind_of(op.kind);
+  if (kind == CostKind::kCount) return 0;
   Costs& c = costs();
   const auto at = static_cast<std::size_t>(kind);
   std::int64_t cost = c.stream_ns[at].load(std::memory_order_relaxed) + op.delay_ns;
@@ -140,15 +111,7 @@ void wait_until(std::int64_t end) {
 
 const char* cost_name(CostKind kind) noexcept { return kNames[static_cast<std::size_t>(kind)]; }
 
-bool cost_of(const char* name, CostKind* out) noexcept {
-  for (std::size_t i = 0; i < kCostKinds; ++i) {
-    if (std::strcmp(name, kNames[i]) == 0) {
-      *out = static_cast<CostKind>(i);
-      return true;
-    }
-  }
-  return false;
-}
+bool cost_of(const char* name, CostKind* out) noexcept { return find_name(kNames, name, out); }
 
 void set_cost(CostKind kind, std::int64_t host_ns, std::int64_t stream_ns) {
   costs().host_ns[static_cast<std::size_t>(kind)].store(host_ns);
@@ -199,10 +162,7 @@ void reset_stream_clock(Stream& stream) {
   kept->ends.fill(0);
 }
 
-void reset_stream_clocks() {
-  Runtime& rt = runtime();
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) reset_stream_clock(*rt.streams.at(place));
-}
+void reset_stream_clocks() { every_stream(reset_stream_clock); }
 
 void update_cost_mode() {
   Costs& c = costs();
@@ -212,8 +172,8 @@ void update_cost_mode() {
 }
 
 void pay_call(Fn fn) {
-  CostKind kind;
-  if (!kind_of(fn, &kind)) return;
+  const CostKind kind = kind_of(fn);
+  if (kind == CostKind::kCount) return;
   Costs& c = costs();
   const auto at = static_cast<std::size_t>(kind);
   const std::int64_t cost = c.host_ns[at].load(std::memory_order_relaxed);

@@ -126,13 +126,6 @@ void run_head(Scheduler& s, Stream& stream) {
   finish_head(s, stream, op.seq);
 }
 
-template <class Visit>
-void every_stream(Visit visit) {
-  Runtime& rt = runtime();
-  const std::uint32_t size = rt.streams.size();
-  for (std::uint32_t place = 0; place < size; ++place) visit(*rt.streams.at(place));
-}
-
 void run_some_at_random(Scheduler& s) {
   for (std::uint64_t steps = draw(s, 4); steps != 0; --steps) {
     std::vector<Stream*> candidates;

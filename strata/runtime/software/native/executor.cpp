@@ -82,15 +82,13 @@ bool start_executor(Stream& stream) {
 }
 
 void retire_executors() {
-  Runtime& rt = runtime();
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
-    Stream& stream = *rt.streams.at(place);
+  every_stream([](Stream& stream) {
     std::lock_guard<std::mutex> lock(stream.mutex);
-    if (!stream.executor) continue;
+    if (!stream.executor) return;
     stream.retiring = true;
     stream.sleeping = false;
     stream.work.notify_one();
-  }
+  });
   while (g_executors.load(std::memory_order_acquire) != 0) sleep_until_ns(now_ns() + 50'000);
 }
 

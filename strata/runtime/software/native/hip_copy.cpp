@@ -109,13 +109,13 @@ hipError_t submit_copy(const Call& call, Stream& stream, const void* handle, Op&
   }
   // `read_now`: the source is read before the call returns.
   if (!read_now || time_is_simulated()) {
-    std::uint64_t seq = 0;
-    return submit(stream, std::move(op), &seq);
+    return submit(stream, std::move(op));
   }
   if (!drained(stream) || mode_has(kModeDemand)) {
     if (!snapshot(op)) return submit_and_wait(stream, std::move(op));
   }
-  return submit_or_run(stream, std::move(op));
+  std::uint64_t seq = 0;
+  return submit_or_run(stream, std::move(op), &seq);
 }
 
 // What the configuration lets hipMemcpyBatchAsync do.
@@ -177,8 +177,7 @@ hipError_t fill(const Call& call, void* dst, int value, std::size_t bytes, hipSt
     if (call.checked() && status == hipSuccess) checker_join(captured);
     return status;
   }
-  std::uint64_t seq = 0;
-  return submit(*target, std::move(op), &seq);
+  return submit(*target, std::move(op));
 }
 
 }  // namespace
@@ -207,8 +206,7 @@ hipError_t hipMemcpyDtoD(void* dst, void* src, size_t bytes) {
 
 // AMD: a copy of the current device's null stream, as hipMemcpy's.
 hipError_t hipMemcpyPeer(void* dst, int dst_device, const void* src, int src_device, size_t bytes) {
-  const Call call(Fn::MemcpyPeer, nullptr, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyPeer, nullptr, nullptr, dst, bytes);
   if (!are_devices(dst_device, src_device)) return call.finish(hipErrorInvalidDevice);
   return call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToDevice));
 }
@@ -219,27 +217,23 @@ hipError_t hipMemcpyAsync(void* dst, const void* src, size_t bytes, hipMemcpyKin
 }
 
 hipError_t hipMemcpyHtoDAsync(void* dst, const void* src, size_t bytes, hipStream_t stream) {
-  const Call call(Fn::MemcpyHtoDAsync, stream, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyHtoDAsync, stream, nullptr, dst, bytes);
   return call.finish(copy_async(call, dst, src, bytes, hipMemcpyHostToDevice, stream));
 }
 
 hipError_t hipMemcpyDtoHAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
-  const Call call(Fn::MemcpyDtoHAsync, stream, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyDtoHAsync, stream, nullptr, dst, bytes);
   return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToHost, stream));
 }
 
 hipError_t hipMemcpyDtoDAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
-  const Call call(Fn::MemcpyDtoDAsync, stream, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyDtoDAsync, stream, nullptr, dst, bytes);
   return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToDevice, stream));
 }
 
 hipError_t hipMemcpyPeerAsync(void* dst, int dst_device, const void* src, int src_device, size_t bytes,
                               hipStream_t stream) {
-  const Call call(Fn::MemcpyPeerAsync, stream, nullptr, dst, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyPeerAsync, stream, nullptr, dst, bytes);
   if (!are_devices(dst_device, src_device)) return call.finish(hipErrorInvalidDevice);
   return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToDevice, stream));
 }
@@ -253,8 +247,8 @@ hipError_t hipMemcpyWithStream(void* dst, const void* src, size_t bytes, hipMemc
 // The single copies, in order. Nothing is submitted unless every one of them is sound.
 hipError_t hipMemcpyBatchAsync(void** dsts, void** srcs, size_t* sizes, size_t count, hipMemcpyAttributes* attrs,
                                size_t* attrs_idxs, size_t num_attrs, size_t* fail_idx, hipStream_t stream) {
-  const Call call(Fn::MemcpyBatchAsync, stream, nullptr, dsts != nullptr && count != 0 ? dsts[0] : nullptr, count);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemcpyBatchAsync, stream, nullptr, dsts != nullptr && count != 0 ? dsts[0] : nullptr,
+                  count);
   if (!batch_is_served(num_attrs)) return call.finish(hipErrorNotSupported);
   if (fail_idx != nullptr) *fail_idx = SIZE_MAX;
   if (dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0 || num_attrs > count ||

@@ -36,32 +36,28 @@ hipError_t version_into(int* version) {
 extern "C" {
 
 hipError_t hipGetDeviceCount(int* count) {
-  const Call call(Fn::GetDeviceCount);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::GetDeviceCount);
   if (count == nullptr) return call.finish(hipErrorInvalidValue);
   *count = runtime().devices.load(std::memory_order_relaxed);
   return call.finish(*count == 0 ? hipErrorNoDevice : hipSuccess);
 }
 
 hipError_t hipGetDevice(int* device) {
-  const Call call(Fn::GetDevice);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::GetDevice);
   if (device == nullptr) return call.finish(hipErrorInvalidValue);
   *device = t_thread.device;
   return call.finish(hipSuccess);
 }
 
 hipError_t hipSetDevice(int device) {
-  const Call call(Fn::SetDevice);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::SetDevice);
   if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
   t_thread.device = device;
   return call.finish(hipSuccess);
 }
 
 hipError_t hipDeviceGetName(char* name, int len, int device) {
-  const Call call(Fn::DeviceGetName);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::DeviceGetName);
   if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
   if (name == nullptr || len <= 0) return call.finish(hipErrorInvalidValue);
   std::snprintf(name, static_cast<std::size_t>(len), "%s", kDeviceName);
@@ -69,8 +65,7 @@ hipError_t hipDeviceGetName(char* name, int len, int device) {
 }
 
 hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int device) {
-  const Call call(Fn::DeviceGetAttribute);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::DeviceGetAttribute);
   if (value == nullptr) return call.finish(hipErrorInvalidValue);
   if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
   switch (attribute) {
@@ -92,8 +87,7 @@ hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int
 }
 
 hipError_t hipDeviceSynchronize(void) {
-  const Call call(Fn::DeviceSynchronize);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::DeviceSynchronize);
   const Captured captured = call.checked() ? checker_capture_device(t_thread.device) : nullptr;
   const hipError_t status = synchronize_device(t_thread.device);
   if (call.checked() && status == hipSuccess) checker_join(captured);
@@ -108,8 +102,7 @@ hipError_t hipInit(unsigned int flags) {
 // HIP: deletes the device's streams and events and frees its memory. Its null stream and each thread's own
 // stream stay, empty.
 hipError_t hipDeviceReset(void) {
-  const Call call(Fn::DeviceReset);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::DeviceReset);
   const int device = t_thread.device;
   Runtime& rt = runtime();
   wait_device(device);
@@ -119,20 +112,17 @@ hipError_t hipDeviceReset(void) {
       rt.events.recycle(event);
     }
   }
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
-    Stream* stream = rt.streams.at(place);
-    stream->failed_seq = stream->device == device ? 0 : stream->failed_seq.load();
-    if (stream->device == device && stream->live() && rt.streams.retire(stream, rt.streams.handle_of(stream))) {
-      end_stream(*stream);
-    }
-  }
+  every_stream([&](Stream& stream) {
+    if (stream.device != device) return;
+    stream.failed_seq = 0;
+    if (stream.live() && rt.streams.retire(&stream, rt.streams.handle_of(&stream))) end_stream(stream);
+  });
   release_device(device);
   return call.finish(hipSuccess);
 }
 
 hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* properties, int device) {
-  const Call call(Fn::GetDeviceProperties);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::GetDeviceProperties);
   if (properties == nullptr) return call.finish(hipErrorInvalidValue);
   if (!is_device(device)) return call.finish(hipErrorInvalidDevice);
   *properties = hipDeviceProp_tR0600{};
@@ -162,8 +152,7 @@ hipError_t hipDriverGetVersion(int* version) {
 }
 
 hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  const Call call(Fn::MemGetInfo);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MemGetInfo);
   if (free_bytes == nullptr || total_bytes == nullptr) return call.finish(hipErrorInvalidValue);
   const std::uint64_t total = device_memory();
   const std::uint64_t used = device_bytes(t_thread.device);
@@ -174,8 +163,7 @@ hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 
 // HIP 7: a failure stays until it is read here; calls that succeed do not clear it.
 hipError_t hipGetLastError(void) {
-  const Call call(Fn::GetLastError);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::GetLastError);
   const hipError_t status = t_thread.last_error;
   t_thread.last_error = hipSuccess;
   return status;

@@ -59,8 +59,7 @@ hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int flags) {
 
 // Waits that captured a record keep it: they know the operation, not the event.
 hipError_t hipEventDestroy(hipEvent_t event) {
-  const Call call(Fn::EventDestroy, nullptr, event);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::EventDestroy, nullptr, event);
   Runtime& rt = runtime();
   Event* found = rt.events.find(event);
   if (found == nullptr || !rt.events.retire(found, event)) return call.finish(no_event(event));
@@ -69,8 +68,7 @@ hipError_t hipEventDestroy(hipEvent_t event) {
 }
 
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
-  const Call call(Fn::EventRecord, stream, event);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::EventRecord, stream, event);
   Event* recorded = find_event(event);
   Stream* recording = find_stream(stream);
   if (recorded == nullptr) return call.finish(no_event(event));
@@ -96,8 +94,7 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
 }
 
 hipError_t hipEventQuery(hipEvent_t event) {
-  const Call call(Fn::EventQuery, nullptr, event);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::EventQuery, nullptr, event);
   Event* found = find_event(event);
   if (found == nullptr) return call.finish(no_event(event));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
@@ -115,8 +112,7 @@ hipError_t hipEventQuery(hipEvent_t event) {
 }
 
 hipError_t hipEventSynchronize(hipEvent_t event) {
-  const Call call(Fn::EventSynchronize, nullptr, event);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::EventSynchronize, nullptr, event);
   Event* found = find_event(event);
   if (found == nullptr) return call.finish(no_event(event));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
@@ -129,8 +125,7 @@ hipError_t hipEventSynchronize(hipEvent_t event) {
 }
 
 hipError_t hipEventElapsedTime(float* ms, hipEvent_t start, hipEvent_t stop) {
-  const Call call(Fn::EventElapsedTime, nullptr, start);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::EventElapsedTime, nullptr, start);
   if (ms == nullptr) return call.finish(hipErrorInvalidValue);
   // What can never be answered comes before what cannot be answered yet: handles, flags, devices, then records.
   Event* events[2] = {find_event(start), find_event(stop)};

@@ -69,8 +69,7 @@ hipError_t free_host(const Call& call, void* ptr) {
 extern "C" {
 
 hipError_t hipMalloc(void** ptr, size_t bytes) {
-  const Call call(Fn::Malloc, nullptr, nullptr, nullptr, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::Malloc, nullptr, nullptr, nullptr, bytes);
   if (ptr == nullptr) return call.finish(hipErrorInvalidValue);
   *ptr = nullptr;
   if (bytes == 0) return call.finish(hipSuccess);
@@ -79,8 +78,7 @@ hipError_t hipMalloc(void** ptr, size_t bytes) {
 
 // Freeing waits for the device, whose operations may still use the memory.
 hipError_t hipFree(void* ptr) {
-  const Call call(Fn::Free, nullptr, nullptr, ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::Free, nullptr, nullptr, ptr);
   if (ptr == nullptr) return call.finish(hipSuccess);
   if (!is_base(ptr, MemoryKind::Device)) return call.finish(hipErrorInvalidValue);
   settle(call, ptr);
@@ -89,8 +87,7 @@ hipError_t hipFree(void* ptr) {
 
 // The memory is there at once: that is earlier than the stream's order asks for.
 hipError_t hipMallocAsync(void** ptr, size_t bytes, hipStream_t stream) {
-  const Call call(Fn::MallocAsync, stream, nullptr, nullptr, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::MallocAsync, stream, nullptr, nullptr, bytes);
   if (ptr == nullptr) return call.finish(hipErrorInvalidValue);
   const Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
@@ -101,8 +98,7 @@ hipError_t hipMallocAsync(void** ptr, size_t bytes, hipStream_t stream) {
 
 // Waits for nothing: the memory goes when the stream comes to it.
 hipError_t hipFreeAsync(void* ptr, hipStream_t stream) {
-  const Call call(Fn::FreeAsync, stream, nullptr, ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::FreeAsync, stream, nullptr, ptr);
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
   if (ptr == nullptr || !is_base(ptr, MemoryKind::Device) || !mark_leaving(ptr)) {
@@ -113,8 +109,7 @@ hipError_t hipFreeAsync(void* ptr, hipStream_t stream) {
   op.target = ptr;
   op.bytes = describe_range(ptr).end - reinterpret_cast<std::uintptr_t>(ptr);
   if (call.checked()) checker_free_in_stream(*found, stream, op);
-  std::uint64_t seq = 0;
-  return call.finish(submit(*found, std::move(op), &seq));
+  return call.finish(submit(*found, std::move(op)));
 }
 
 hipError_t hipHostMalloc(void** ptr, size_t bytes, unsigned int flags) {
@@ -138,8 +133,7 @@ hipError_t hipFreeHost(void* ptr) {
 }
 
 hipError_t hipHostGetDevicePointer(void** device_ptr, void* host_ptr, unsigned int flags) {
-  const Call call(Fn::HostGetDevicePointer, nullptr, nullptr, host_ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::HostGetDevicePointer, nullptr, nullptr, host_ptr);
   if (device_ptr == nullptr || host_ptr == nullptr || flags != 0 || !find_range(host_ptr).pinned()) {
     return call.finish(hipErrorInvalidValue);
   }
@@ -148,8 +142,7 @@ hipError_t hipHostGetDevicePointer(void** device_ptr, void* host_ptr, unsigned i
 }
 
 hipError_t hipHostGetFlags(unsigned int* flags, void* host_ptr) {
-  const Call call(Fn::HostGetFlags, nullptr, nullptr, host_ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::HostGetFlags, nullptr, nullptr, host_ptr);
   if (flags == nullptr || host_ptr == nullptr) return call.finish(hipErrorInvalidValue);
   const MemoryRange range = describe_range(host_ptr);
   if (!range.pinned()) return call.finish(hipErrorInvalidValue);
@@ -158,8 +151,7 @@ hipError_t hipHostGetFlags(unsigned int* flags, void* host_ptr) {
 }
 
 hipError_t hipHostRegister(void* ptr, size_t bytes, unsigned int flags) {
-  const Call call(Fn::HostRegister, nullptr, nullptr, ptr, bytes);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::HostRegister, nullptr, nullptr, ptr, bytes);
   if (ptr == nullptr || bytes == 0 || (flags & ~kHostRegisterFlags) != 0 ||
       contradictory(flags, kRegisterCoarseGrained, kRegisterUncached)) {
     return call.finish(hipErrorInvalidValue);
@@ -168,8 +160,7 @@ hipError_t hipHostRegister(void* ptr, size_t bytes, unsigned int flags) {
 }
 
 hipError_t hipHostUnregister(void* ptr) {
-  const Call call(Fn::HostUnregister, nullptr, nullptr, ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::HostUnregister, nullptr, nullptr, ptr);
   if (ptr == nullptr) return call.finish(hipErrorInvalidValue);
   if (!is_base(ptr, MemoryKind::Registered)) return call.finish(hipErrorHostMemoryNotRegistered);
   settle(call, ptr);
@@ -177,8 +168,7 @@ hipError_t hipHostUnregister(void* ptr) {
 }
 
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes, const void* ptr) {
-  const Call call(Fn::PointerGetAttributes, nullptr, nullptr, ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::PointerGetAttributes, nullptr, nullptr, ptr);
   if (attributes == nullptr || ptr == nullptr) return call.finish(hipErrorInvalidValue);
   const MemoryRange range = describe_range(ptr);
   *attributes = hipPointerAttribute_t{};
@@ -202,8 +192,7 @@ hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes, const void
 
 // The attributes that say something here; the others are refused.
 hipError_t hipPointerGetAttribute(void* data, hipPointer_attribute attribute, void* ptr) {
-  const Call call(Fn::PointerGetAttribute, nullptr, nullptr, ptr);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::PointerGetAttribute, nullptr, nullptr, ptr);
   if (data == nullptr || ptr == nullptr) return call.finish(hipErrorInvalidValue);
   const MemoryRange range = describe_range(ptr);
   if (range.kind == MemoryKind::Pageable) return call.finish(hipErrorInvalidValue);

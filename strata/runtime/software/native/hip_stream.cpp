@@ -58,22 +58,19 @@ hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned int flags) {
 
 // HIP: a priority beyond the range is clamped to it.
 hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned int flags, int priority) {
-  const Call call(Fn::StreamCreateWithPriority);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamCreateWithPriority);
   return call.finish(create_stream(stream, flags, std::clamp(priority, kGreatestPriority, kLeastPriority)));
 }
 
 hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  const Call call(Fn::DeviceGetStreamPriorityRange);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::DeviceGetStreamPriorityRange);
   if (least != nullptr) *least = kLeastPriority;
   if (greatest != nullptr) *greatest = kGreatestPriority;
   return call.finish(hipSuccess);
 }
 
 hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int* flags) {
-  const Call call(Fn::StreamGetFlags, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamGetFlags, stream);
   if (flags == nullptr) return call.finish(hipErrorInvalidValue);
   const Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
@@ -82,8 +79,7 @@ hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int* flags) {
 }
 
 hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
-  const Call call(Fn::StreamGetPriority, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamGetPriority, stream);
   if (priority == nullptr) return call.finish(hipErrorInvalidValue);
   const Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
@@ -93,8 +89,7 @@ hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
 
 // What is queued still runs to its end.
 hipError_t hipStreamDestroy(hipStream_t stream) {
-  const Call call(Fn::StreamDestroy, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamDestroy, stream);
   Runtime& rt = runtime();
   Stream* found = rt.streams.find(stream);
   if (found == nullptr || !rt.streams.retire(found, stream)) return call.finish(no_stream(stream));
@@ -103,8 +98,7 @@ hipError_t hipStreamDestroy(hipStream_t stream) {
 }
 
 hipError_t hipStreamSynchronize(hipStream_t stream) {
-  const Call call(Fn::StreamSynchronize, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamSynchronize, stream);
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
@@ -114,8 +108,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream) {
 }
 
 hipError_t hipStreamQuery(hipStream_t stream) {
-  const Call call(Fn::StreamQuery, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamQuery, stream);
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
@@ -132,8 +125,7 @@ hipError_t hipStreamQuery(hipStream_t stream) {
 }
 
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int flags) {
-  const Call call(Fn::StreamWaitEvent, stream, event);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamWaitEvent, stream, event);
   if (flags != 0) return call.finish(hipErrorInvalidValue);
   Stream* waiting = find_stream(stream);
   Event* awaited = find_event(event);
@@ -147,13 +139,11 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
   Op op;
   op.kind = OpKind::Wait;
   if (dependency.stream != waiting) op.depend_on(dependency);
-  std::uint64_t seq = 0;
-  return call.finish(submit(*waiting, std::move(op), &seq));
+  return call.finish(submit(*waiting, std::move(op)));
 }
 
 hipError_t hipStreamGetDevice(hipStream_t stream, int* device) {
-  const Call call(Fn::StreamGetDevice, stream);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::StreamGetDevice, stream);
   if (device == nullptr) return call.finish(hipErrorInvalidValue);
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
@@ -162,8 +152,7 @@ hipError_t hipStreamGetDevice(hipStream_t stream, int* device) {
 }
 
 hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t fn, void* user_data) {
-  const Call call(Fn::LaunchHostFunc, stream, nullptr, user_data);
-  if (call.answered()) return call.status();
+  STRATA_SW_ENTER(call, Fn::LaunchHostFunc, stream, nullptr, user_data);
   if (fn == nullptr) return call.finish(hipErrorInvalidValue);
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
@@ -172,8 +161,7 @@ hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t fn, void* user_data
   op.function = fn;
   op.argument = user_data;
   if (call.checked()) checker_host_function(*found, stream, op);
-  std::uint64_t seq = 0;
-  return call.finish(submit(*found, std::move(op), &seq));
+  return call.finish(submit(*found, std::move(op)));
 }
 
 }  // extern "C"

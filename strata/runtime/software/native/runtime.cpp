@@ -18,22 +18,6 @@ Runtime* g_runtime = nullptr;
 
 namespace {
 
-constexpr const char* kScheduleNames[] = {"eager", "lazy", "random", "copies-first", "compute-first", "timed", "null"};
-constexpr const char* kBatchNames[] = {"full", "no-attributes", "unsupported"};
-constexpr const char* kBatchReadsNames[] = {"stream", "call"};
-constexpr const char* kRegistrationNames[] = {"refuses", "accepts"};
-
-template <class Enum, std::size_t N>
-bool find_name(const char* const (&names)[N], const char* name, Enum* out) noexcept {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (std::strcmp(names[i], name) == 0) {
-      *out = static_cast<Enum>(i);
-      return true;
-    }
-  }
-  return false;
-}
-
 std::mutex& birth_mutex() {
   static std::mutex* const kept = new std::mutex;
   return *kept;
@@ -130,26 +114,6 @@ const AtLoad& g_read_at_load = at_load();
 
 }  // namespace
 
-const char* schedule_name(Schedule schedule) noexcept { return kScheduleNames[static_cast<std::size_t>(schedule)]; }
-
-bool schedule_of(const char* name, Schedule* out) noexcept { return find_name(kScheduleNames, name, out); }
-
-const char* batch_name(Batch batch) noexcept { return kBatchNames[static_cast<std::size_t>(batch)]; }
-
-bool batch_of(const char* name, Batch* out) noexcept { return find_name(kBatchNames, name, out); }
-
-const char* batch_reads_name(BatchReads reads) noexcept { return kBatchReadsNames[static_cast<std::size_t>(reads)]; }
-
-bool batch_reads_of(const char* name, BatchReads* out) noexcept { return find_name(kBatchReadsNames, name, out); }
-
-const char* registration_name(Registration registration) noexcept {
-  return kRegistrationNames[static_cast<std::size_t>(registration)];
-}
-
-bool registration_of(const char* name, Registration* out) noexcept {
-  return find_name(kRegistrationNames, name, out);
-}
-
 void create_runtime() {
   std::lock_guard<std::mutex> lock(birth_mutex());
   if (!mode_has(kModeUnborn)) return;
@@ -234,11 +198,9 @@ Stream* make_stream(int device, bool blocking, int priority) {
 }
 
 bool nothing_pending() {
-  Runtime& rt = runtime();
-  for (std::uint32_t place = 0; place < rt.streams.size(); ++place) {
-    if (!rt.streams.at(place)->idle()) return false;
-  }
-  return true;
+  bool nothing = true;
+  every_stream([&](const Stream& stream) { nothing = nothing && stream.idle(); });
+  return nothing;
 }
 
 bool apply_configuration(const Configuration& wanted, std::string* problem) {

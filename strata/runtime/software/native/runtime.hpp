@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -22,14 +23,22 @@ enum class BatchReads : std::uint8_t { InStreamOrder, DuringTheCall };
 // Of a range that is registered already.
 enum class Registration : std::uint8_t { Refuses, Accepts };
 
-const char* schedule_name(Schedule schedule) noexcept;
-bool schedule_of(const char* name, Schedule* out) noexcept;
-const char* batch_name(Batch batch) noexcept;
-bool batch_of(const char* name, Batch* out) noexcept;
-const char* batch_reads_name(BatchReads reads) noexcept;
-bool batch_reads_of(const char* name, BatchReads* out) noexcept;
-const char* registration_name(Registration registration) noexcept;
-bool registration_of(const char* name, Registration* out) noexcept;
+// Their names, by their values.
+constexpr const char* kScheduleNames[] = {"eager", "lazy", "random", "copies-first", "compute-first", "timed", "null"};
+constexpr const char* kBatchNames[] = {"full", "no-attributes", "unsupported"};
+constexpr const char* kBatchReadsNames[] = {"stream", "call"};
+constexpr const char* kRegistrationNames[] = {"refuses", "accepts"};
+
+template <class Enum, std::size_t N>
+bool find_name(const char* const (&names)[N], const char* name, Enum* out) noexcept {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (std::strcmp(names[i], name) == 0) {
+      *out = static_cast<Enum>(i);
+      return true;
+    }
+  }
+  return false;
+}
 
 struct Configuration {
   Schedule schedule = Schedule::Eager;
@@ -64,6 +73,13 @@ struct Runtime {
 extern Runtime* g_runtime;
 void create_runtime();
 inline Runtime& runtime() noexcept { return *g_runtime; }
+
+template <class Visit>
+void every_stream(Visit visit) {
+  Runtime& rt = runtime();
+  const std::uint32_t size = rt.streams.size();
+  for (std::uint32_t place = 0; place < size; ++place) visit(*rt.streams.at(place));
+}
 
 // The stream behind a handle: nullptr and hipStreamLegacy are the current device's null stream,
 // hipStreamPerThread is the calling thread's own one there.

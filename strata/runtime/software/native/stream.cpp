@@ -15,16 +15,6 @@ constexpr int kSpins = 100;
 
 std::atomic<std::uint64_t> g_blocked{0};
 
-template <class Visit>
-void every_stream(int device, Visit visit) {
-  Runtime& rt = runtime();
-  const std::uint32_t size = rt.streams.size();
-  for (std::uint32_t place = 0; place < size; ++place) {
-    Stream* stream = rt.streams.at(place);
-    if (device < 0 || stream->device == device) visit(*stream);
-  }
-}
-
 bool null_rules_satisfied(Stream& stream) {
   if (!stream.blocking && !stream.null_stream) return true;
   Op probe;
@@ -73,8 +63,8 @@ bool run_here(Stream& stream, Op& op) {
 
 void capture_null_rules(Stream& stream, Op& op) {
   if (stream.null_stream) {
-    every_stream(stream.device, [&](Stream& other) {
-      if (other.blocking && !other.idle()) {
+    every_stream([&](Stream& other) {
+      if (other.device == stream.device && other.blocking && !other.idle()) {
         op.depend_on({&other, other.tail.load(std::memory_order_acquire)});
       }
     });
@@ -101,9 +91,10 @@ void make_room(Stream& stream) {
 
 std::uint64_t blocked_submissions() { return g_blocked.load(); }
 
-hipError_t submit(Stream& stream, Op&& op, std::uint64_t* seq) {
+hipError_t submit(Stream& stream, Op&& op) {
   make_room(stream);
-  return submit_at_once(stream, std::move(op), seq);
+  std::uint64_t seq = 0;
+  return submit_at_once(stream, std::move(op), &seq);
 }
 
 hipError_t submit_at_once(Stream& stream, Op&& op, std::uint64_t* seq) {
@@ -117,29 +108,18 @@ hipError_t submit_on_demand(Stream& stream, Op&& op, std::uint64_t* seq) {
   return enqueue(stream, std::move(op), seq);
 }
 
-hipError_t submit_or_run(Stream& stream, Op&& op) {
+hipError_t submit_or_run(Stream& stream, Op&& op, std::uint64_t* seq) {
   make_room(stream);
-  std::uint64_t seq = 0;
-  if (mode_has(kModeDemand)) return demand_submit(stream, std::move(op), &seq);
+  if (mode_has(kModeDemand)) return demand_submit(stream, std::move(op), seq);
   if (stream.blocking || stream.null_stream) capture_null_rules(stream, op);
-  if (run_here(stream, op)) return hipSuccess;
-  return enqueue(stream, std::move(op), &seq);
+  if (!run_here(stream, op)) return enqueue(stream, std::move(op), seq);
+  *seq = op.seq;
+  return hipSuccess;
 }
 
 hipError_t submit_and_wait(Stream& stream, Op&& op) {
-  make_room(stream);
   std::uint64_t seq = 0;
-  hipError_t status = hipSuccess;
-  if (mode_has(kModeDemand)) {
-    status = demand_submit(stream, std::move(op), &seq);
-  } else {
-    if (stream.blocking || stream.null_stream) capture_null_rules(stream, op);
-    if (run_here(stream, op)) {
-      seq = op.seq;
-    } else {
-      status = enqueue(stream, std::move(op), &seq);
-    }
-  }
+  const hipError_t status = submit_or_run(stream, std::move(op), &seq);
   if (status != hipSuccess) return status;
   wait_done(stream, seq);
   return stream_status(stream, seq, true);
@@ -186,7 +166,8 @@ hipError_t stream_status(Stream& stream, std::uint64_t seq, bool clear) {
 
 hipError_t synchronize_device(int device) {
   hipError_t first = hipSuccess;
-  every_stream(device, [&](Stream& stream) {
+  every_stream([&](Stream& stream) {
+    if (device >= 0 && stream.device != device) return;
     const std::uint64_t seq = stream.tail.load(std::memory_order_acquire);
     wait_done(stream, seq);
     const hipError_t status = stream_status(stream, seq, true);
@@ -196,7 +177,9 @@ hipError_t synchronize_device(int device) {
 }
 
 void wait_device(int device) {
-  every_stream(device, [](Stream& stream) { wait_done(stream, stream.tail.load(std::memory_order_acquire)); });
+  every_stream([&](Stream& stream) {
+    if (device < 0 || stream.device == device) wait_done(stream, stream.tail.load(std::memory_order_acquire));
+  });
 }
 
 void end_stream(Stream& stream) {

@@ -68,9 +68,9 @@ std::uint64_t blocked_submissions();  // threads that wait there now
 
 // Queues an operation behind the stream's others and gives it its number. Captures what the null
 // stream's rules ask for. Waits for room first.
-hipError_t submit(Stream& stream, Op&& op, std::uint64_t* seq);
+hipError_t submit(Stream& stream, Op&& op);
 
-// The same beyond the limit: for the runtime's own operations, and where the caller made room.
+// The same beyond the limit: for the runtime's own operations, and where the caller made room. Tells the number.
 hipError_t submit_at_once(Stream& stream, Op&& op, std::uint64_t* seq);
 
 // The same under the demand scheduler's lock; for that scheduler alone.
@@ -81,7 +81,7 @@ hipError_t submit_on_demand(Stream& stream, Op&& op, std::uint64_t* seq);
 hipError_t submit_and_wait(Stream& stream, Op&& op);
 
 // As submit(), but if nothing precedes the operation it has run when this returns.
-hipError_t submit_or_run(Stream& stream, Op&& op);
+hipError_t submit_or_run(Stream& stream, Op&& op, std::uint64_t* seq);
 
 // Is there anything that an operation submitted now would have to wait for?
 bool drained(Stream& stream);
