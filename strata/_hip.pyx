@@ -564,26 +564,34 @@ cdef int _queue(int call, int (*function)(uintptr_t, uintptr_t) noexcept nogil, 
     return raise_status(call, status)
 
 
-def device_count():
-    """Number of devices of the chosen runtime."""
-    cdef int count = 0
+cdef object _number(int call, int (*function)(int*) noexcept nogil):
+    cdef int number = 0
     cdef int status
     check_usable()
     with nogil:
-        status = get_device_count(&count)
-    raise_status(CALL_GET_DEVICE_COUNT, status)
-    return count
+        status = function(&number)
+    raise_status(call, status)
+    return number
+
+
+cdef object _memory(int call, int (*function)(uintptr_t*, size_t) noexcept nogil, size_t nbytes):
+    cdef uintptr_t address = 0
+    cdef int status
+    check_usable()
+    with nogil:
+        status = function(&address, nbytes)
+    raise_status(call, status)
+    return address
+
+
+def device_count():
+    """Number of devices of the chosen runtime."""
+    return _number(CALL_GET_DEVICE_COUNT, get_device_count)
 
 
 def current_device():
     """The calling thread's current device."""
-    cdef int device = 0
-    cdef int status
-    check_usable()
-    with nogil:
-        status = get_device(&device)
-    raise_status(CALL_GET_DEVICE, status)
-    return device
+    return _number(CALL_GET_DEVICE, get_device)
 
 
 def use_device(int device):
@@ -719,13 +727,7 @@ def memory_type(address):
 
 def pinned_alloc(size_t nbytes):
     """Address of `nbytes` of new pinned memory."""
-    cdef uintptr_t address = 0
-    cdef int status
-    check_usable()
-    with nogil:
-        status = host_alloc(&address, nbytes)
-    raise_status(CALL_HOST_MALLOC, status)
-    return address
+    return _memory(CALL_HOST_MALLOC, host_alloc, nbytes)
 
 
 def pinned_free(uintptr_t address):
@@ -754,13 +756,7 @@ def host_unregister(uintptr_t address):
 
 def malloc(size_t nbytes):
     """Address of `nbytes` of new device memory."""
-    cdef uintptr_t address = 0
-    cdef int status
-    check_usable()
-    with nogil:
-        status = device_alloc(&address, nbytes)
-    raise_status(CALL_MALLOC, status)
-    return address
+    return _memory(CALL_MALLOC, device_alloc, nbytes)
 
 
 def free(uintptr_t address):
@@ -850,22 +846,23 @@ def elapsed_ms(uintptr_t start, uintptr_t stop):
     return milliseconds
 
 
-def memcpy_h2d_async(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream):
-    """Queue a host-to-device copy."""
+cdef int _copy(int (*function)(uintptr_t, uintptr_t, size_t, uintptr_t) noexcept nogil,
+               uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream) except -1:
     cdef int status
     check_usable()
     with nogil:
-        status = copy_h2d(dst, src, nbytes, stream)
-    raise_status(CALL_MEMCPY_ASYNC, status)
+        status = function(dst, src, nbytes, stream)
+    return raise_status(CALL_MEMCPY_ASYNC, status)
+
+
+def memcpy_h2d_async(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream):
+    """Queue a host-to-device copy."""
+    _copy(copy_h2d, dst, src, nbytes, stream)
 
 
 def memcpy_d2h_async(uintptr_t dst, uintptr_t src, size_t nbytes, uintptr_t stream):
     """Queue a device-to-host copy."""
-    cdef int status
-    check_usable()
-    with nogil:
-        status = copy_d2h(dst, src, nbytes, stream)
-    raise_status(CALL_MEMCPY_ASYNC, status)
+    _copy(copy_d2h, dst, src, nbytes, stream)
 
 
 def memset_async(uintptr_t dst, int value, size_t nbytes, uintptr_t stream):

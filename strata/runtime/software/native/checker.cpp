@@ -215,25 +215,9 @@ void enter_of_stream(Checker& c, const StreamView& view, const void* handle, Acc
   enter(c, std::move(access), view.clock);
 }
 
-const char* read_name(Direction direction) {
-  switch (direction) {
-    case Direction::HostToDevice: return "H2D read";
-    case Direction::DeviceToHost: return "D2H read";
-    case Direction::DeviceToDevice: return "D2D read";
-    case Direction::HostToHost: break;
-  }
-  return "H2H read";
-}
-
-const char* write_name(Direction direction) {
-  switch (direction) {
-    case Direction::HostToDevice: return "H2D write";
-    case Direction::DeviceToHost: return "D2H write";
-    case Direction::DeviceToDevice: return "D2D write";
-    case Direction::HostToHost: break;
-  }
-  return "H2H write";
-}
+// By direction.
+constexpr const char* kCopyReads[] = {"H2H read", "H2D read", "D2H read", "D2D read"};
+constexpr const char* kCopyWrites[] = {"H2H write", "H2D write", "D2H write", "D2D write"};
 
 // The host function that this thread runs, if the checker saw it submitted.
 Actor* acting(const Checker& c) {
@@ -296,8 +280,9 @@ void checker_copy(Stream& stream, const void* handle, const Op& op) {
   Checker& c = checker();
   std::lock_guard<std::mutex> lock(c.mutex);
   const StreamView& view = submitted(c, stream);
-  enter_of_stream(c, view, handle, access_to(read_name(op.direction), op.source, op.bytes, false));
-  enter_of_stream(c, view, handle, access_to(write_name(op.direction), op.target, op.bytes, true));
+  const auto direction = static_cast<std::size_t>(op.direction);
+  enter_of_stream(c, view, handle, access_to(kCopyReads[direction], op.source, op.bytes, false));
+  enter_of_stream(c, view, handle, access_to(kCopyWrites[direction], op.target, op.bytes, true));
 }
 
 void checker_memset(Stream& stream, const void* handle, const Op& op) {

@@ -69,6 +69,11 @@ Captured checker_capture(Event& event);
 Captured checker_capture(Stream& stream);  // the null stream: and its blocking streams
 Captured checker_capture_device(int device);
 void checker_join(const Captured& captured);
+// The same where the synchronization succeeded; its status.
+inline hipError_t joined(hipError_t status, const Captured& captured) {
+  if (captured && status == hipSuccess) checker_join(captured);
+  return status;
+}
 
 // The whole allocation is given back by this thread, or by an operation of a stream, which ends in `forget`.
 void checker_free(const void* address);

@@ -74,9 +74,7 @@ const char* strata_sw_problem(void) {
 
 int strata_sw_get_configuration(strata_sw_configuration* configuration) {
   if (!control_ready()) return -1;
-  Runtime& rt = runtime();
-  std::lock_guard<std::mutex> lock(rt.mutex);
-  const Configuration& now = rt.configuration;
+  const Configuration now = strata::software::configuration();
   std::memset(configuration, 0, sizeof *configuration);
   put(configuration->schedule, kScheduleNames[static_cast<std::size_t>(now.schedule)]);
   configuration->seed = now.seed;

@@ -103,9 +103,7 @@ hipError_t submit_copy(const Call& call, Stream& stream, const void* handle, Op&
   if (call.checked()) checker_copy(stream, handle, op);
   if (wait) {
     const Captured captured = call.checked() ? checker_capture(stream) : nullptr;
-    const hipError_t status = submit_and_wait(stream, std::move(op));
-    if (call.checked() && status == hipSuccess) checker_join(captured);
-    return status;
+    return joined(submit_and_wait(stream, std::move(op)), captured);
   }
   // `read_now`: the source is read before the call returns.
   if (!read_now || time_is_simulated()) {
@@ -173,9 +171,7 @@ hipError_t fill(const Call& call, void* dst, int value, std::size_t bytes, hipSt
   // AMD's tests: hipMemset is asynchronous with respect to the host, except where it fills pinned host memory.
   if (sync && range.pinned()) {
     const Captured captured = call.checked() ? checker_capture(*target) : nullptr;
-    const hipError_t status = submit_and_wait(*target, std::move(op));
-    if (call.checked() && status == hipSuccess) checker_join(captured);
-    return status;
+    return joined(submit_and_wait(*target, std::move(op)), captured);
   }
   return submit(*target, std::move(op));
 }

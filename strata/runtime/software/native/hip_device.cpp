@@ -19,12 +19,6 @@ constexpr const char* kDeviceName = "strata software device";
 
 bool is_device(int device) { return device >= 0 && device < runtime().devices.load(std::memory_order_relaxed); }
 
-std::uint64_t device_memory() {
-  Runtime& rt = runtime();
-  std::lock_guard<std::mutex> lock(rt.mutex);
-  return rt.configuration.device_memory;
-}
-
 hipError_t version_into(int* version) {
   if (version == nullptr) return hipErrorInvalidValue;
   *version = kVersion;
@@ -89,9 +83,7 @@ hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int
 hipError_t hipDeviceSynchronize(void) {
   STRATA_SW_ENTER(call, Fn::DeviceSynchronize);
   const Captured captured = call.checked() ? checker_capture_device(t_thread.device) : nullptr;
-  const hipError_t status = synchronize_device(t_thread.device);
-  if (call.checked() && status == hipSuccess) checker_join(captured);
-  return call.finish(status);
+  return call.finish(joined(synchronize_device(t_thread.device), captured));
 }
 
 hipError_t hipInit(unsigned int flags) {
@@ -128,7 +120,7 @@ hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* properties, int dev
   *properties = hipDeviceProp_tR0600{};
   std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
   std::snprintf(properties->gcnArchName, sizeof properties->gcnArchName, "%s", "software");
-  properties->totalGlobalMem = device_memory();
+  properties->totalGlobalMem = configuration().device_memory;
   properties->pciDeviceID = device;
   properties->warpSize = 64;
   properties->multiProcessorCount = 1;
@@ -154,7 +146,7 @@ hipError_t hipDriverGetVersion(int* version) {
 hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   STRATA_SW_ENTER(call, Fn::MemGetInfo);
   if (free_bytes == nullptr || total_bytes == nullptr) return call.finish(hipErrorInvalidValue);
-  const std::uint64_t total = device_memory();
+  const std::uint64_t total = configuration().device_memory;
   const std::uint64_t used = device_bytes(t_thread.device);
   *total_bytes = total;
   *free_bytes = used < total ? total - used : 0;

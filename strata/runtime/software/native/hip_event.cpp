@@ -106,9 +106,7 @@ hipError_t hipEventQuery(hipEvent_t event) {
     if (!latest.satisfied()) return call.finish(hipErrorNotReady);
   }
   found->fruitless = 0;
-  const hipError_t status = stream_status(*latest.stream, latest.seq, false);
-  if (call.checked() && status == hipSuccess) checker_join(captured);
-  return call.finish(status);
+  return call.finish(joined(stream_status(*latest.stream, latest.seq, false), captured));
 }
 
 hipError_t hipEventSynchronize(hipEvent_t event) {
@@ -119,9 +117,7 @@ hipError_t hipEventSynchronize(hipEvent_t event) {
   const Dependency latest = found->latest();
   if (latest.stream == nullptr) return call.finish(hipSuccess);
   wait_done(*latest.stream, latest.seq);
-  const hipError_t status = stream_status(*latest.stream, latest.seq, false);
-  if (call.checked() && status == hipSuccess) checker_join(captured);
-  return call.finish(status);
+  return call.finish(joined(stream_status(*latest.stream, latest.seq, false), captured));
 }
 
 hipError_t hipEventElapsedTime(float* ms, hipEvent_t start, hipEvent_t stop) {

@@ -102,9 +102,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream) {
   Stream* found = find_stream(stream);
   if (found == nullptr) return call.finish(no_stream(stream));
   const Captured captured = call.checked() ? checker_capture(*found) : nullptr;
-  const hipError_t status = synchronize_stream(*found);
-  if (call.checked() && status == hipSuccess) checker_join(captured);
-  return call.finish(status);
+  return call.finish(joined(synchronize_stream(*found), captured));
 }
 
 hipError_t hipStreamQuery(hipStream_t stream) {
@@ -119,9 +117,7 @@ hipError_t hipStreamQuery(hipStream_t stream) {
     if (!finished(*found)) return call.finish(hipErrorNotReady);
   }
   found->fruitless = 0;
-  const hipError_t status = stream_status(*found, seq, false);
-  if (call.checked() && status == hipSuccess) checker_join(captured);
-  return call.finish(status);
+  return call.finish(joined(stream_status(*found, seq, false), captured));
 }
 
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int flags) {

@@ -104,12 +104,6 @@ hipError_t allocate(const Entry& entry, std::uint64_t limit, std::uint64_t used,
   return hipSuccess;
 }
 
-std::uint64_t pinned_limit() {
-  Runtime& rt = runtime();
-  std::lock_guard<std::mutex> lock(rt.mutex);
-  return rt.configuration.pinned_limit;
-}
-
 }  // namespace
 
 MemoryRange find_range(const void* address) {
@@ -141,17 +135,14 @@ MemoryRange describe_range(const void* address) {
 }
 
 hipError_t allocate_device(int device, std::size_t bytes, void** address) {
-  const std::uint64_t limit = [] {
-    std::lock_guard<std::mutex> lock(runtime().mutex);
-    return runtime().configuration.device_memory;
-  }();
+  const std::uint64_t limit = configuration().device_memory;
   Registry& kept = registry();
   std::unique_lock<std::shared_mutex> lock(kept.mutex);
   return allocate({bytes, MemoryKind::Device, device, 0}, limit, kept.device_bytes[device], address);
 }
 
 hipError_t allocate_pinned(int device, std::size_t bytes, unsigned flags, void** address) {
-  const std::uint64_t limit = pinned_limit();
+  const std::uint64_t limit = configuration().pinned_limit;
   Registry& kept = registry();
   std::unique_lock<std::shared_mutex> lock(kept.mutex);
   return allocate({bytes, MemoryKind::Pinned, device, flags}, limit,
@@ -207,7 +198,7 @@ void release_device(int device) {
 hipError_t register_range(int device, void* address, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uintptr_t>(address);
   if (bytes > UINTPTR_MAX - base || !pages_exist(address, bytes)) return hipErrorInvalidValue;
-  const std::uint64_t limit = pinned_limit();
+  const std::uint64_t limit = configuration().pinned_limit;
   Registry& kept = registry();
   std::unique_lock<std::shared_mutex> lock(kept.mutex);
   const MemoryRange around = look_up(kept, address);

@@ -74,6 +74,11 @@ extern Runtime* g_runtime;
 void create_runtime();
 inline Runtime& runtime() noexcept { return *g_runtime; }
 
+inline Configuration configuration() {
+  std::lock_guard<std::mutex> lock(runtime().mutex);
+  return runtime().configuration;
+}
+
 template <class Visit>
 void every_stream(Visit visit) {
   Runtime& rt = runtime();

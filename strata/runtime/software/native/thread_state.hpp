@@ -15,7 +15,6 @@ namespace strata::software {
 struct RangeHint {
   std::uint64_t epoch = 0;
   std::uintptr_t begin = 0, end = 0;
-  std::uintptr_t base = 0;
   std::uint8_t kind = 0;
   std::int8_t device = 0;
 };
