@@ -8,6 +8,7 @@ the engine synchronizes nothing.
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import numpy as np
 
@@ -17,12 +18,12 @@ from strata.errors import RequestAborted, StrataError
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.bench import DEADLINE_S, Bench, Raw
-from strata.tools.selftest.entries import Entries, make_entries, mixed_kinds
+from strata.tools.selftest.entries import KINDS, Entries, make_entries, make_kinds
 from strata.tools.selftest.oracle import Oracle
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
 from strata.tools.selftest.sources import Pool
-from strata.tools.selftest.transitions import HOST_RING, KINDS, SLOT, Configuration
+from strata.tools.selftest.transitions import HOST_RING, SLOT, Configuration
 
 __all__ = ["ABORTS", "run"]
 
@@ -54,11 +55,9 @@ def run(bench: Bench, outcome: Outcome) -> None:
     for number, wanted in enumerate(_CONFIGURATIONS):
         share = aborts * (number + 1) // len(_CONFIGURATIONS) - aborts * number // len(_CONFIGURATIONS)
         rng = np.random.default_rng([bench.seed, number, 5])
-        with Raw() as raw, ExpertStreamer(
-            nbytes, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=2, compute_stream=raw.stream(),
-            settings=BatchSettings(*wanted.batches), stall_timeout=DEADLINE_S, share_dependencies=bench.share,
-        ) as streamer:
-            bench.name(streamer)
+        with Raw() as raw, bench.streamer(nbytes, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=2,
+                                          compute_stream=raw.stream(),
+                                          settings=BatchSettings(*wanted.batches)) as streamer:
             engine = _Engine(bench, streamer, nbytes, wanted, rng, pools, back, 10_000 * number)
             for turn in range(share):
                 bench.say(f"aborts: {wanted.name}, {turn + 1} of {share}")
@@ -84,9 +83,8 @@ class _Engine:
         self._pools = pools
         self._back = back
         self._generation = generation
-        settings = streamer.settings
-        self._oracle = Oracle(streamer.gpu_ring, HOST_RING, settings.copy_batch, settings.stage_batch,
-                              settings.stage_copy_batch, used=set(range(streamer.gpu_ring)))
+        self._oracle = Oracle(streamer.gpu_ring, HOST_RING, **asdict(streamer.settings),
+                              used=set(range(streamer.gpu_ring)))
 
     def turn(self, outcome: Outcome) -> tuple[str, list[str]]:
         """Abort one request and serve another; what was done, and what was wrong."""
@@ -147,6 +145,5 @@ class _Engine:
     def _entries(self, count: int) -> Entries:
         """A list whose bytes no other list has."""
         self._generation += 1
-        kind = self._wanted.kind
-        kinds = mixed_kinds(self._rng, count) if kind == "mixed" else [kind == "staged"] * count
+        kinds = make_kinds(self._rng, self._wanted.kind, count)
         return make_entries(self._rng, kinds, *self._pools, self._nbytes, self._generation, ragged=False)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -141,10 +140,14 @@ class Bench:
             if left[key] != live[key]:
                 outcome.fail(f"left behind: {key} are {left[key]}, were {live[key]}")
 
-    def name(self, streamer: ExpertStreamer) -> None:
-        """Have findings call a streamer's streams and events by their names."""
-        if self.software:
-            name_handles(streamer)
+    @contextmanager
+    def streamer(self, slot_bytes: int, *, share: bool | None = None, **arguments: Any) -> Iterator[ExpertStreamer]:
+        """A streamer that waits for no more than the deadline, and whose streams and events findings name."""
+        with ExpertStreamer(slot_bytes, stall_timeout=DEADLINE_S,
+                            share_dependencies=self.share if share is None else share, **arguments) as streamer:
+            if self.software:
+                name_handles(streamer)
+            yield streamer
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -199,35 +202,24 @@ class Bench:
             control.host_read(array.ctypes.data, array.nbytes)
 
 
-class Raw:
+class Raw(ExitStack):
     """Streams, events and device memory of a fixture's own, given back at its end."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def stream(self) -> int:
         """Make a stream, which is drained at the end."""
         stream = _hip.create_stream()
-        self._stack.callback(_hip.destroy_stream, stream)
-        self._stack.callback(_hip.synchronize_stream, stream)
+        self.callback(_hip.destroy_stream, stream)
+        self.callback(_hip.synchronize_stream, stream)
         return stream
 
     def event(self) -> int:
         """Make an event."""
         event = _hip.create_event()
-        self._stack.callback(_hip.destroy_event, event)
+        self.callback(_hip.destroy_event, event)
         return event
 
     def memory(self, nbytes: int) -> int:
         """Allocate device memory."""
         address = _hip.malloc(nbytes)
-        self._stack.callback(_hip.free, address)
+        self.callback(_hip.free, address)
         return address

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -17,11 +17,10 @@ from strata import _hip
 from strata._planner import CopyPlan
 from strata.engine.request import Request
 from strata.engine.slot import Slot
-from strata.errors import StrataError
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.bench import DEADLINE_S, Bench, settles
-from strata.tools.selftest.entries import Entries, make_entries, mixed_kinds
+from strata.tools.selftest.entries import KINDS, Entries, make_entries, make_kinds
 from strata.tools.selftest.oracle import Consumption, Group, Oracle, ownership_groups
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
@@ -32,7 +31,6 @@ __all__ = ["run"]
 GPU_RINGS = (8, 17, 32)
 HOST_RINGS = (16, 17)
 BATCHES = (1, 2, 8)
-LISTS = ("direct", "staged", "mixed")
 SLOT = 16 * 1024
 _POOL = 4 * 1024 * 1024
 
@@ -75,7 +73,7 @@ def _configurations(quick: bool) -> Iterator[_Configuration]:
     for gpu_ring in GPU_RINGS:
         for host_ring in HOST_RINGS:
             for batch in BATCHES:
-                for kind in LISTS:
+                for kind in KINDS:
                     for skipping in (False, True):
                         for pageable in ((), _PAGEABLE) if kind != "direct" else ((),):
                             number += 1
@@ -91,35 +89,24 @@ def run(bench: Bench, outcome: Outcome) -> None:
     for number, wanted in enumerate(_configurations(bench.quick)):
         bench.say(f"copy groups: {wanted.name}")
         rng = np.random.default_rng([bench.seed, number])
-        problems: list[str] = []
-        error = False
-        try:
-            with (
-                bench.unpinnable(wanted.pageable),
-                ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=wanted.host_ring, workers=1 + number % 2,
-                               settings=wanted.settings, stall_timeout=DEADLINE_S,
-                               share_dependencies=bench.share) as streamer,
-            ):
-                bench.name(streamer)
-                course = _Course(bench, wanted, streamer, back, rng)
-                for generation in range(2):
-                    entries = make_entries(rng, _kinds(wanted, rng), pinned, pageable, SLOT, 2 * number + generation)
-                    outcome.generations += 1
-                    problems += [f"generation {generation}: {text}"
-                                 for text in course.generation(entries, outcome, again=generation == 1)]
-        except (StrataError, MemoryError, TimeoutError) as problem:
-            problems.insert(0, f"{type(problem).__name__}: {problem}")
-            error = True
-        outcome.end_case(wanted.name, problems, error=error)
+        with (
+            outcome.case(wanted.name) as problems,
+            bench.unpinnable(wanted.pageable),
+            bench.streamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=wanted.host_ring, workers=1 + number % 2,
+                           settings=wanted.settings) as streamer,
+        ):
+            course = _Course(bench, wanted, streamer, back, rng)
+            for generation in range(2):
+                entries = make_entries(rng, _kinds(wanted, rng), pinned, pageable, SLOT, 2 * number + generation)
+                outcome.generations += 1
+                problems += [f"generation {generation}: {text}"
+                             for text in course.generation(entries, outcome, again=generation == 1)]
     outcome.bytes_checked += back.bytes_checked
 
 
 def _kinds(wanted: _Configuration, rng: np.random.Generator) -> list[bool]:
-    if wanted.kind == "mixed":
-        kinds = mixed_kinds(rng, wanted.entries)
-        if any(kinds):
-            return kinds
-    return [wanted.kind != "direct"] * wanted.entries
+    kinds = make_kinds(rng, wanted.kind, wanted.entries)
+    return kinds if any(kinds) or wanted.kind == "direct" else [True] * wanted.entries
 
 
 class _Course:
@@ -128,16 +115,13 @@ class _Course:
     def __init__(
         self, bench: Bench, wanted: _Configuration, streamer: ExpertStreamer, back: Readback, rng: np.random.Generator
     ) -> None:
-        settings = wanted.settings
         self._bench = bench
         self._wanted = wanted
         self._streamer = streamer
         self._back = back
         self._rng = rng
-        self._oracle = Oracle(
-            wanted.gpu_ring, wanted.host_ring, settings.copy_batch, settings.stage_batch,
-            settings.stage_copy_batch, frozenset(wanted.pageable),
-        )
+        self._oracle = Oracle(wanted.gpu_ring, wanted.host_ring, **asdict(wanted.settings),
+                              pageable=frozenset(wanted.pageable))
 
     def generation(self, entries: Entries, outcome: Outcome, *, again: bool) -> list[str]:
         """Stream a list, the second time in extensions and with several slots held; return what was wrong."""

@@ -11,7 +11,10 @@ import numpy.typing as npt
 from strata.copies import ExpertCopies
 from strata.tools.selftest.sources import Pool
 
-__all__ = ["Entries", "make_entries", "mixed_kinds"]
+__all__ = ["KINDS", "Entries", "make_entries", "make_kinds"]
+
+#: Of what entries a list is.
+KINDS = ("direct", "staged", "mixed")
 
 
 class Entries:
@@ -84,8 +87,10 @@ class Entries:
         return [self.copies.take(np.arange(a, b)) for a, b in pairwise(edges)]
 
 
-def mixed_kinds(rng: np.random.Generator, entries: int) -> list[bool]:
-    """Runs of direct and of staged entries, 1 to 12 long."""
+def make_kinds(rng: np.random.Generator, kind: str, entries: int) -> list[bool]:
+    """Whether each entry of a list is staged: all are (*staged*), none is (*direct*), or runs of 1 to 12 (*mixed*)."""
+    if kind != "mixed":
+        return [kind == "staged"] * entries
     kinds: list[bool] = []
     staged = bool(rng.integers(2))
     while len(kinds) < entries:

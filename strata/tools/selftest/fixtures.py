@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 
@@ -51,12 +52,13 @@ def run_fixtures(bench: Bench, names: list[str] | None = None) -> list[Outcome]:
 def _run(bench: Bench, name: str) -> Outcome:
     schedule = (bench.schedule or "as configured") if bench.software else "device"
     outcome = Outcome(name, schedule, seed=bench.seed)
-    with outcome.timed():
-        try:
-            with bench.watched(outcome), bench.holding():
-                FIXTURES[name](bench, outcome)
-        except TooManyFailures as problem:
-            outcome.fail(str(problem))
-        except Exception:
-            outcome.fail(f"the fixture broke off: {traceback.format_exc()}")
+    began = time.perf_counter()
+    try:
+        with bench.watched(outcome), bench.holding():
+            FIXTURES[name](bench, outcome)
+    except TooManyFailures as problem:
+        outcome.fail(str(problem))
+    except Exception:
+        outcome.fail(f"the fixture broke off: {traceback.format_exc()}")
+    outcome.seconds = time.perf_counter() - began
     return outcome

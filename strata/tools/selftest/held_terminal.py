@@ -8,7 +8,7 @@ may be submitted and published, while none of its bytes may move.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -75,27 +75,20 @@ def run(bench: Bench, outcome: Outcome) -> None:
         kinds = [wanted.staged] * (2 * wanted.gpu_ring + wanted.batch)
         entries = make_entries(rng, kinds, pinned, pageable, SLOT, number, ragged=False)
         settings = BatchSettings(wanted.batch, wanted.batch, wanted.batch)
-        error = False
-        for seconds in _BUSY_S:
-            problems: list[str] = []
-            outcome.generations += 1
-            try:
-                with Raw() as raw, ExpertStreamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=1,
-                                                  settings=settings, stall_timeout=DEADLINE_S,
-                                                  share_dependencies=bench.share) as streamer:
-                    bench.name(streamer)
-                    problems = _Terminal(bench, streamer, entries, back, raw, seconds).run(outcome)
-                break
-            except _TooShort as problem:
-                problems.append(f"{problem}: {seconds:g} s were wanted")
-            except (StrataError, MemoryError, TimeoutError) as problem:
-                problems.append(f"{type(problem).__name__}: {problem}")
-                error = True
-                break
-            finally:
-                if bench.software:
-                    control.call_log(False)
-        outcome.end_case(wanted.name, problems, error=error)
+        with outcome.case(wanted.name) as problems:
+            for seconds in _BUSY_S:
+                problems.clear()
+                outcome.generations += 1
+                try:
+                    with Raw() as raw, bench.streamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=1,
+                                                      settings=settings) as streamer:
+                        problems += _Terminal(bench, streamer, entries, back, raw, seconds).run(outcome)
+                    break
+                except _TooShort as problem:
+                    problems.append(f"{problem}: {seconds:g} s were wanted")
+                finally:
+                    if bench.software:
+                        control.call_log(False)
     outcome.bytes_checked += back.bytes_checked
 
 
@@ -113,9 +106,7 @@ class _Terminal:
         self._streamer = streamer
         self._entries = entries
         self._back = back
-        settings = streamer.settings
-        self._oracle = Oracle(streamer.gpu_ring, streamer.host_ring, settings.copy_batch, settings.stage_batch,
-                              settings.stage_copy_batch)
+        self._oracle = Oracle(streamer.gpu_ring, streamer.host_ring, **asdict(streamer.settings))
         self._groups = self._oracle.groups([entries.kinds])
 
     def run(self, outcome: Outcome) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from strata.counters import Counters
+from strata.errors import StrataError
 
 __all__ = ["Outcome", "TooManyFailures"]
 
@@ -105,6 +105,24 @@ class Outcome:
         if error:
             self.count_error()
 
+    @contextmanager
+    def case(self, name: str) -> Iterator[list[str]]:
+        """Run a case: gives the list that problems go to, and takes an error that ends it for one of them.
+
+        Raises
+        ------
+        TooManyFailures
+            If several cases ended with errors.
+        """
+        problems: list[str] = []
+        error = False
+        try:
+            yield problems
+        except (StrataError, MemoryError, TimeoutError) as problem:
+            problems.insert(0, f"{type(problem).__name__}: {problem}")
+            error = True
+        self.end_case(name, problems, error=error)
+
     def count_error(self) -> None:
         """Note that a case broke off.
 
@@ -116,15 +134,6 @@ class Outcome:
         self.errors += 1
         if self.errors >= _ERRORS:
             raise TooManyFailures(f"gave up after {self.errors} cases that broke off")
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Take the time."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - began
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON wants it."""

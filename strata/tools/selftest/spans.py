@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from strata import _hip
 from strata.engine.request import Request
 from strata.engine.span import Span
-from strata.errors import StrataError
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.bench import DEADLINE_S, Bench
-from strata.tools.selftest.entries import Entries, make_entries, mixed_kinds
+from strata.tools.selftest.entries import KINDS, Entries, make_entries, make_kinds
 from strata.tools.selftest.oracle import Consumption, Oracle
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
@@ -32,7 +31,6 @@ SLOT = 4 * 1024
 HOST_RING = 5
 GPU_RINGS = (7, 12)
 BATCHES = ((1, 1, 1), (4, 3, 2), (8, 5, 5))
-KINDS = ("direct", "staged", "mixed")
 
 
 @dataclass(frozen=True)
@@ -62,34 +60,22 @@ def run(bench: Bench, outcome: Outcome) -> None:
     back = Readback(bench, 8 * max(GPU_RINGS), SLOT)
     for number, wanted in enumerate(_configurations(bench.quick)):
         rng = np.random.default_rng([bench.seed, number, 6])
-        with ExpertStreamer(
-            SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=2, stall_timeout=DEADLINE_S,
-            settings=BatchSettings(*wanted.batches), share_dependencies=wanted.share,
-        ) as streamer:
-            bench.name(streamer)
+        count = 2 * wanted.gpu_ring + wanted.gpu_ring // 2 + 1
+        with bench.streamer(SLOT, gpu_ring=wanted.gpu_ring, host_ring=HOST_RING, workers=2,
+                            settings=BatchSettings(*wanted.batches), share=wanted.share) as streamer:
             for limit in range(1, wanted.gpu_ring + 1):
-                bench.say(f"spans: {wanted.name}, up to {limit}")
-                problems: list[str] = []
-                error = False
+                name = f"{wanted.name}, up to {limit}"
+                bench.say(f"spans: {name}")
                 back.clear()
-                try:
+                with outcome.case(name) as problems:
                     for turn in range(2):
-                        generation = 100 * number + 2 * limit + turn
-                        entries = make_entries(rng, _kinds(wanted, rng), *pools, SLOT, generation)
+                        entries = make_entries(rng, make_kinds(rng, wanted.kind, count), *pools, SLOT,
+                                               100 * number + 2 * limit + turn)
                         outcome.generations += 1
                         problems += _Course(streamer, entries, limit, back, rng).run(outcome, abandoned=turn == 0)
                     _hip.synchronize_stream(streamer.compute_stream)
                     problems += back.problems()
-                except (StrataError, MemoryError, TimeoutError) as problem:
-                    problems.insert(0, f"{type(problem).__name__}: {problem}")
-                    error = True
-                outcome.end_case(f"{wanted.name}, up to {limit}", problems, error=error)
     outcome.bytes_checked += back.bytes_checked
-
-
-def _kinds(wanted: _Configuration, rng: np.random.Generator) -> list[bool]:
-    count = 2 * wanted.gpu_ring + wanted.gpu_ring // 2 + 1
-    return mixed_kinds(rng, count) if wanted.kind == "mixed" else [wanted.kind == "staged"] * count
 
 
 class _Course:
@@ -97,7 +83,6 @@ class _Course:
 
     def __init__(self, streamer: ExpertStreamer, entries: Entries, limit: int, back: Readback,
                  rng: np.random.Generator) -> None:
-        settings = streamer.settings
         count = len(entries)
         self._streamer = streamer
         self._entries = entries
@@ -108,9 +93,7 @@ class _Course:
         self._dropped = rng.random(count) < 0.3
         self._held = int(rng.integers(0, 3))
         self._end = int(rng.integers(1, count))
-        oracle = Oracle(streamer.gpu_ring, HOST_RING, settings.copy_batch, settings.stage_batch,
-                        settings.stage_copy_batch)
-        groups = oracle.groups(entries.parts(self._cuts))
+        groups = Oracle(streamer.gpu_ring, HOST_RING, **asdict(streamer.settings)).groups(entries.parts(self._cuts))
         self._expected = Consumption(groups, streamer.gpu_ring, streamer.share_dependencies)
         self._holding: deque[Span] = deque()
         self._waiting: deque[int] = deque()  # skipped behind what is held

@@ -11,30 +11,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from strata import _hip
 from strata.engine.request import Request
 from strata.engine.slot import Slot
-from strata.errors import StrataError
 from strata.runtime.software import control
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
 from strata.tools.selftest.bench import DEADLINE_S, Bench, Raw, settles
-from strata.tools.selftest.entries import Entries, make_entries, mixed_kinds
+from strata.tools.selftest.entries import KINDS, Entries, make_entries, make_kinds
 from strata.tools.selftest.holds import Hold
 from strata.tools.selftest.oracle import Group, Oracle
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
 from strata.tools.selftest.sources import Pool
 
-__all__ = ["HOST_RING", "KINDS", "SLOT", "Configuration", "run"]
+__all__ = ["HOST_RING", "SLOT", "Configuration", "run"]
 
 SLOT = 8 * 1024
 HOST_RING = 16
-KINDS = ("direct", "staged", "mixed")
 #: How long a real device is kept busy: about what it takes to end a request and to begin the next.
 _BUSY_S = 0.012
 #: How long an abort is left before a stream that is held back: time enough for doing wrong, no more.
@@ -74,13 +72,9 @@ def run(bench: Bench, outcome: Outcome) -> None:
             bench.say(f"transitions: {name}")
             rng = np.random.default_rng([bench.seed, number, turn, 4])
             stage = _Stage(bench, wanted, rng, pinned, pageable, back, 100 * number + 10 * turn, outcome)
-            error = False
-            try:
-                problems = stage.play(play)
-            except (StrataError, MemoryError, TimeoutError) as problem:
-                problems, error = [f"{type(problem).__name__}: {problem}"], True
+            with outcome.case(name) as problems:
+                problems += stage.play(play)
             held = [sum(pair) for pair in zip(held, stage.held, strict=True)]
-            outcome.end_case(name, problems, error=error)
     outcome.bytes_checked += back.bytes_checked
     if not bench.software:
         outcome.leave_out(f"transitions: without a latch; the compute stream was kept busy instead, {held[0]} of "
@@ -103,7 +97,7 @@ class _Stage:
         self._wanted = wanted
         self._rng = rng
         self._pools = pinned, pageable
-        self._back = back
+        self.back = back
         self._generation = generation
         self._outcome = outcome
         self._holds: list[Hold] = []
@@ -112,7 +106,7 @@ class _Stage:
 
     def play(self, what: Callable[[_Stage], None]) -> list[str]:
         """Run a transition, drain everything, and return what was wrong."""
-        self._back.clear()
+        self.back.clear()
         with self.raw:
             self.streams = [self.raw.stream(), self.raw.stream()]
             try:
@@ -120,18 +114,15 @@ class _Stage:
             finally:
                 for stream in self.streams:
                     _hip.synchronize_stream(stream)
-        return self.problems + self._back.problems()
+        return self.problems + self.back.problems()
 
     # --- making things ------------------------------------------------------------------------------------------
 
     @contextmanager
     def streamer(self, slots: Sequence[int] | None = None) -> Iterator[ExpertStreamer]:
         """A streamer whose kernels run on the first of our streams."""
-        with ExpertStreamer(
-            SLOT, gpu_ring=self.gpu_ring, host_ring=HOST_RING, workers=2, settings=self.settings, slots=slots,
-            compute_stream=self.streams[0], stall_timeout=DEADLINE_S, share_dependencies=self.bench.share,
-        ) as made:
-            self.bench.name(made)
+        with self.bench.streamer(SLOT, gpu_ring=self.gpu_ring, host_ring=HOST_RING, workers=2, settings=self.settings,
+                                 slots=slots, compute_stream=self.streams[0]) as made:
             try:
                 yield made
             finally:
@@ -145,10 +136,7 @@ class _Stage:
     def entries(self, count: int) -> Entries:
         """A list whose bytes no other list has."""
         self._generation += 1
-        if self._wanted.kind == "mixed":
-            kinds = mixed_kinds(self._rng, count)
-        else:
-            kinds = [self._wanted.kind == "staged"] * count
+        kinds = make_kinds(self._rng, self._wanted.kind, count)
         return make_entries(self._rng, kinds, *self._pools, SLOT, self._generation, ragged=False)
 
     def long(self) -> Entries:
@@ -171,11 +159,7 @@ class _Stage:
 
     def read(self, entries: Entries, slot: Slot, stream: int, what: str) -> None:
         """Queue a kernel that reads a slot."""
-        self._back.read(entries, slot.entry, slot.address, stream, what)
-
-    def read_slot(self, entries: Entries, entry: int, address: int, stream: int, what: str) -> None:
-        """Queue a kernel that reads a slot which the engine itself knows the address of."""
-        self._back.read(entries, entry, address, stream, what)
+        self.back.read(entries, slot.entry, slot.address, stream, what)
 
     def consume(self, request: Request, entries: Entries, what: str, *, stream: int, first: int = 0,
                 stop: int | None = None) -> None:
@@ -210,8 +194,7 @@ class _Stage:
         settles(lambda: min(request.issued, least), least, "entries published")
 
     def _groups(self, entries: Entries, settings: BatchSettings) -> list[Group]:
-        oracle = Oracle(self.gpu_ring, HOST_RING, settings.copy_batch, settings.stage_batch, settings.stage_copy_batch)
-        return oracle.groups([entries.kinds])
+        return Oracle(self.gpu_ring, HOST_RING, **asdict(settings)).groups([entries.kinds])
 
     def published(self, request: Request, entries: Entries, entry: int) -> None:
         """Wait until the group of an entry is published."""
@@ -322,7 +305,7 @@ def _lent(stage: _Stage) -> None:
             stage.serve(streamer, entries, f"lent {turn}", begin_waits=1)
             stage.hold(stage.streams[0])
             for entry in range(len(entries) - ring, len(entries)):
-                stage.read_slot(entries, entry, slots[entry % ring], stage.streams[0], "read after the request")
+                stage.back.read(entries, entry, slots[entry % ring], stage.streams[0], "read after the request")
         stage.serve(streamer, stage.entries(3), "lent, short", begin_waits=1)
 
 
