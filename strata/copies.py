@@ -279,22 +279,18 @@ class ExpertCopies:
         starts = [0]
         owners = Owners()
         for entry, item in enumerate(iterated("items", items, "buffers")):
+            name = f"items[{entry}]"
+            parts: list[tuple[str, SlotField | None, Any]]
             if layout is not None:
-                for field, source in _by_layout(item, layout, f"items[{entry}]"):
-                    name = f"items[{entry}][{field.name!r}]"
-                    address, size, region = host_memory(source, name, owners)
-                    _check_field(field, size, *type_and_shape(source, name), name)
-                    addresses.append(address)
-                    nbytes.append(size)
-                    regions.append(region)
+                parts = [(f"{name}[{field.name!r}]", field, source) for field, source in _by_layout(item, layout, name)]
             elif isinstance(item, (list, tuple)):
-                for segment, source in enumerate(item):
-                    address, size, region = host_memory(source, f"items[{entry}][{segment}]", owners)
-                    addresses.append(address)
-                    nbytes.append(size)
-                    regions.append(region)
+                parts = [(f"{name}[{segment}]", None, source) for segment, source in enumerate(item)]
             else:
-                address, size, region = host_memory(item, f"items[{entry}]", owners)
+                parts = [(name, None, item)]
+            for name, field, source in parts:
+                address, size, region = host_memory(source, name, owners)
+                if field is not None:
+                    _check_field(field, size, *type_and_shape(source, name), name)
                 addresses.append(address)
                 nbytes.append(size)
                 regions.append(region)

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import weakref
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -303,12 +302,7 @@ class register:
         self._entered = True
         return self._array
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         finalizer, self._finalizer = self._finalizer, None
         self._entered = False
         detached = finalizer.detach() if finalizer is not None else None

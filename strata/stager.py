@@ -6,7 +6,6 @@ import atexit
 import sys
 import weakref
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, NoReturn
 
 from strata import _hip, runtime
@@ -253,9 +252,7 @@ class HostStager:
             raise StrataError("this stager is closed")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:

@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -418,9 +417,7 @@ class ExpertStreamer:
             raise StrataError("this streamer is closed")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:

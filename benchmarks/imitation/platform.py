@@ -24,8 +24,7 @@ from strata.errors import StrataError
 from strata.runtime.software import control
 from strata.settings import BatchSettings
 from strata.streamer import ExpertStreamer
-from strata.tools.replay.case import Case
-from strata.tools.replay.errors import InputError
+from strata.tools.replay.case import Case, InputError
 from strata.tools.replay.passes import warm_up
 from strata.tools.replay.pools import Sources
 from strata.tools.replay.report import Arm

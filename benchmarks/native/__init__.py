@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import strata
-from strata.tools.files import private_cache
+from benchmarks.native.cache import private_cache
 
 __all__ = ["load"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -244,8 +244,3 @@ def matcher(pattern: Any) -> Callable[[str], Match | None]:
     if not isinstance(pattern, ExpertPattern):
         raise TypeError(f"pattern is a {type(pattern).__name__}: None, a mapping or an ExpertPattern is needed")
     return pattern.match
-
-
-def names_of(matches: Iterable[Match]) -> str:
-    """The families of matches, for messages."""
-    return ", ".join(sorted({match.family for match in matches}))

@@ -6,8 +6,7 @@ of all arms in order, and `report` says what came out.
 
 from __future__ import annotations
 
-from strata.tools.replay.case import Case, load_case
-from strata.tools.replay.errors import InputError
+from strata.tools.replay.case import Case, InputError, load_case
 from strata.tools.replay.report import ReplayReport
 from strata.tools.replay.run import replay
 

@@ -14,15 +14,18 @@ import numpy.typing as npt
 
 from strata.counters import Counters
 from strata.settings import BatchSettings
-from strata.tools.replay.errors import InputError
 
-__all__ = ["Case", "load_case"]
+__all__ = ["Case", "InputError", "load_case"]
 
 #: How the file says in which order the two kinds of entries come; what follows these words is comment.
 _ORDERS = {"all direct copies first": True, "all staged copies first": False}
 _BATCHES = ("copy_batch", "stage_batch", "stage_copy_batch")
 _MOST = 2**40
 _MOST_TEXT = 2**20  # bytes of a case's file: a device node has no end
+
+
+class InputError(ValueError):
+    """The case, or an argument of the replay, cannot be used; nothing was streamed."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from strata import _host_memory
 from strata.copies import ExpertCopies
 from strata.pinned import pinned_empty
-from strata.tools.replay.case import Case
-from strata.tools.replay.errors import InputError
+from strata.tools.replay.case import Case, InputError
 
 __all__ = ["Sources", "source_offsets"]
 

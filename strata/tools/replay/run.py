@@ -10,8 +10,7 @@ from strata._planner import CopyPlan
 from strata.copies import ExpertCopies
 from strata.settings import BatchSettings, Submission
 from strata.streamer import ExpertStreamer
-from strata.tools.replay.case import Case
-from strata.tools.replay.errors import InputError
+from strata.tools.replay.case import Case, InputError
 from strata.tools.replay.passes import Checked, check_pass, timed_pass, warm_up
 from strata.tools.replay.pools import Sources
 from strata.tools.replay.report import Arm, ReplayReport
