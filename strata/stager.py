@@ -46,7 +46,8 @@ class HostStager:
         Number of buffers. Default: ``STRATA_STAGER_RING``, else 16 or what the last-level cache holds, and at least
         twice `stage_batch`. Allocated at the first staged entry.
     workers : int, optional
-        Threads that fill them, 1 to 64. Default: half of the processors, 1 to 8, and no more than buffers.
+        Threads that fill them, 1 to 64. Default: three quarters of the processors that
+        this process may use, 1 to 12, and no more than buffers.
     stage_batch : int, optional
         Jobs that share one ``dma_done`` record; clamped to 1 … `host_ring`. Default: ``STRATA_HIP_STAGE_BATCH``, which
         is honoured with HIP on Windows alone (see `BatchSettings.from_env`), else 1.

@@ -59,7 +59,8 @@ class ExpertStreamer:
         holds, and at least twice the longest staged batch (see `strata.settings.host_ring_from_env`). Allocated at
         the first staged entry.
     workers : int, optional
-        Threads that fill host buffers, 1 to 64. Default: half of the processors, 1 to 8, and no more than buffers.
+        Threads that fill host buffers, 1 to 64. Default: three quarters of the processors that
+        this process may use, 1 to 12, and no more than buffers.
     settings : BatchSettings, optional
         How many entries share a dependency. Default: the environment's (see `BatchSettings.from_env`),
         else one each. Clamped to the rings.
@@ -556,7 +557,9 @@ def _on_device(device: int, ask: Any) -> Any:
 
 
 def _default_workers() -> int:
-    return max(1, min(8, (os.cpu_count() or 1) // 2))
+    # Measured on an H200 with 16 processors: 8 workers read files at 45 GB/s, 12 at 54 (docs/evidence.md).
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(12, usable * 3 // 4))
 
 
 @atexit.register

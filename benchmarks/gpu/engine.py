@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for engine.json and engine.md")
     parser.add_argument("--shape", default="reference")
     parser.add_argument("--checkpoint", type=Path, help="as of examples.prefill_engine")
-    parser.add_argument("--tokens", type=int, nargs="+", help="further lengths of prompts, with the first arm")
+    parser.add_argument("--tokens", type=int, nargs="+", help="further lengths of prompts, with the first two arms")
     parser.add_argument("--repeat", type=int, default=2, help="counted passes (default: 2)")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further arm begins")
     parser.add_argument("--commit", help="commit to name in the result (default: the checkout's)")
@@ -110,12 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = HostExperts(checkpoint, run.pinned_share)
     print(f"checkpoint {opened - began:.0f} s, experts loaded {time.perf_counter() - opened:.0f} s", flush=True)
     resident, batch = run.cache_slots - run.gpu_ring, strata.BatchSettings
-    wide = 1575 if args.shape == "reference" else run.gpu_ring
+    roomy, narrow = replace(run, host_ring=64), min(96, run.gpu_ring)
+    lengths = [run.tokens, *(args.tokens or [])]
     arms = [
-        (batch(8, 16, 16), replace(run, host_ring=64), [run.tokens, *(args.tokens or [])]),
+        (batch(8, 16, 16), roomy, lengths),
+        (batch(8, 16, 16), replace(roomy, gpu_ring=narrow, cache_slots=resident + narrow), lengths),
         (batch(8, 16, 16), run, [run.tokens]),
-        (batch(8, 16, 16), replace(run, host_ring=64, gpu_ring=wide, cache_slots=resident + wide), [run.tokens]),
-        (batch(1, 1, 1), replace(run, host_ring=64), [run.tokens]),
+        (batch(1, 1, 1), roomy, [run.tokens]),
     ]
     rows: list[dict[str, Any]] = []
     failed = []

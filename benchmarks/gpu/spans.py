@@ -225,25 +225,41 @@ def _link(bench: Bench) -> None:
 
 
 @_goes_on
-def _small_experts(bench: Bench, name: str, nbytes: int = 65536, experts: int = 8192) -> None:
-    """64 KiB experts that lie back to back: neighbours in one copy, copies alone."""
+def _small_experts(bench: Bench, name: str, nbytes: int = 65536, experts: int = 32768) -> None:
+    """64 KiB experts that lie back to back, all of them or 32 at a time: neighbours in one copy, copies alone."""
     import strata
 
     source = strata.pinned_empty((experts, nbytes), np.uint8)
     source[:] = 1
-    copies = strata.ExpertCopies.from_stacked(source)
-    arms = (("single, 1/1/1", "single", 1, 256), ("group, 32", "group", 32, 256),
-            ("coalesced, 32", "coalesced", 32, 256),
-            ("coalesced, 256", "coalesced", 256, 1024), ("coalesced, the ring's half", "coalesced", 512, 1024))
-    for arm, submission, batch, ring in arms:
+    whole = strata.ExpertCopies.from_stacked(source)
+    runs = np.random.default_rng(1).permutation(experts // 32) * 32
+    apart = strata.ExpertCopies.concatenate(strata.ExpertCopies.from_stacked(source[k : k + 32]) for k in runs)
+    arms = (("single, 1/1/1", whole, "single", 1, 256), ("group, 32", whole, "group", 32, 256),
+            ("coalesced, 32 neighbours, groups of 32", apart, "coalesced", 32, 256),
+            ("coalesced, 32 neighbours, groups of 64", apart, "coalesced", 64, 256),
+            ("coalesced, 32 neighbours, groups of 256", apart, "coalesced", 256, 1024),
+            ("coalesced, 256 neighbours", whole, "coalesced", 256, 1024),
+            ("coalesced, the ring's half", whole, "coalesced", 512, 1024))
+    for arm, copies, submission, batch, ring in arms:
         settings = strata.BatchSettings(batch, 1, 1)
         with strata.ExpertStreamer(nbytes, gpu_ring=ring, settings=settings, submission=submission) as streamer:
-            def work(streamer: Any = streamer, batch: int = batch) -> None:
+            def work(streamer: Any = streamer, copies: Any = copies, batch: int = batch) -> None:
                 with streamer.begin(copies) as request:
                     for _ in request.spans(max(32, batch)):
                         pass
 
             bench.time(f"{name}, {arm}", work, experts * nbytes, tokens=False)
+
+
+def _copies_of_32(bench: Bench, nbytes: int = 32 * 65536) -> None:
+    """A bare loop of copies of 2 MiB each: what a copy of 32 neighbours comes to without strata."""
+    torch, model = bench.model.torch, bench.model
+    source = model.gate_up[0].view(torch.uint8).view(-1)
+    room = torch.empty_like(source, device="cuda")
+    places = range(0, source.numel() - nbytes, nbytes)
+    bench.time("64 KiB, bare loop of copies of 32 neighbours",
+               lambda: [room[k : k + nbytes].copy_(source[k : k + nbytes], non_blocking=True)
+                        for _ in range(8) for k in places], 8 * len(places) * nbytes, tokens=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -303,6 +319,7 @@ def _run(args: argparse.Namespace, given: list[str]) -> int:
                         workers=8)
         _strata(bench, "spans of 32, pageable, what nobody chose", span=32, pinned_share=0)
         _small_experts(bench)
+        _copies_of_32(bench)
     _double_buffer(bench, "double buffer of layers, pageable")
     reference = next(iter(bench.outputs.values()))
     for row in bench.rows:

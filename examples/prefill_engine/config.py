@@ -129,7 +129,8 @@ class RunConfig:
 
 
 #: `tiny` is for tests; `default` verifies in well under a minute on two cores; `reference` wants a GPU: 48 layers
-#: of 512 experts of 1,382,400 bytes are 34 GB. There 4,925 experts are resident, so that 19,651 are streamed.
+#: of 512 experts of 1,382,400 bytes are 34 GB. There 4,925 experts stay resident, so that 19,651 are streamed through
+#: the 1,575 slots that the cache lends, as the recorded request did.
 SHAPES: dict[str, tuple[ModelConfig, RunConfig]] = {
     "tiny": (
         ModelConfig(layers=4, hidden=32, experts=16, top_k=2, expert_width=32, shared_width=16, attention_heads=4,
@@ -145,7 +146,7 @@ SHAPES: dict[str, tuple[ModelConfig, RunConfig]] = {
         ModelConfig(layers=48, hidden=640, experts=512, top_k=10, expert_width=360, shared_width=180,
                     attention_heads=10, kv_heads=2, head_dim=64, rotary_dim=16, gdn_heads=16, gdn_key_dim=64,
                     gdn_value_dim=64, vocab=4096),
-        RunConfig(tokens=4205, chunk=4205, short_below=64, cache_slots=4925 + 96, gpu_ring=96, workers=8,
+        RunConfig(tokens=4205, chunk=4205, short_below=64, cache_slots=4925 + 1575, gpu_ring=1575, workers=8,
                   pinned_share=0.709),
     ),
 }

@@ -192,6 +192,7 @@ def test_the_reference_shape() -> None:
     model, run = config_from("reference")
     assert (model.layers, model.experts, model.expert_bytes, run.tokens) == (48, 512, 1_382_400, 4205)
     assert model.layers * model.experts - (run.cache_slots - run.gpu_ring) == 19_651
+    assert run.gpu_ring * model.expert_bytes == 2_177_280_000
 
 
 # --- files that mean harm, and machines that are small ---------------------------------------------------------------

@@ -22,6 +22,7 @@ from strata.settings import (
     timing_from_env,
     warn_of_starving,
 )
+from strata.streamer import _default_workers as default_workers
 
 BATCHES = {
     "STRATA_HIP_COPY_BATCH": "copy_batch",
@@ -204,6 +205,14 @@ def test_the_default_host_ring_does_not_starve(cache, sizes, slot_bytes, longest
     assert chosen == depth
     named = {"STRATA_STAGER_RING": "3"}
     assert host_ring_from_env(named, slot_bytes=slot_bytes, longest_batch=longest_batch, workers=workers) == 3
+
+
+@pytest.mark.parametrize(("processors", "workers"), [(1, 1), (2, 1), (4, 3), (16, 12), (64, 12)])
+def test_the_default_workers_are_what_the_process_may_use(monkeypatch, processors, workers):
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system does not say which processors a process may use")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(processors)))
+    assert default_workers() == workers
 
 
 @pytest.mark.parametrize(
