@@ -1,8 +1,8 @@
 """The example engine against the copies of its own list alone: ``python -m benchmarks.gpu.engine --out DIR``.
 
 One process loads the experts once; then, for several settings and lengths of prompt, both walks are prefilled, and the
-list of the walk *all* is streamed with no kernel beside it. *Late* were entries that
-are dropped when they lie in the ring already.
+list of the walk *all* is streamed with no kernel beside it. A drop is too late where the entry lies in the ring
+already.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _measure(checkpoint: Any, sources: Any, run: Any, settings: Any, lengths: Se
                 rate = row["bytes"] / row["copies_alone_s"] / 1e9
                 print(f"{settings} ring {run.gpu_ring} host ring {run.host_ring}: copies alone "
                       f"{row['copies_alone_s']:.3f} s, {rate:.1f} GB/s", flush=True)
-            for walk in ("all", "routed"):
+            # A prompt below `short_below` takes the short path, whatever walk is named.
+            for walk in ("all", "routed") if length >= run.short_below else ("auto",):
                 prints, samples = set(), []
                 for number in range(repeat + 1):
                     gc.collect()
@@ -78,7 +79,7 @@ def _measure(checkpoint: Any, sources: Any, run: Any, settings: Any, lengths: Se
                        "fingerprint": sorted(prints)[0], "stall": samples[-1]["stall"],
                        "copied": counted.direct_copies + counted.staged_copies,
                        "dropped": counted.dropped, "dropped_late": counted.dropped_late,
-                       "chosen": walk == chosen_walk(length, engine.model.top_k, engine.model.experts)}
+                       "chosen": walk in ("auto", chosen_walk(length, engine.model.top_k, engine.model.experts))}
                 row["prompts"].append(got)
                 print(f"  {length:5d} tokens, {walk:6s}: {wall:.3f} s ({length / wall:,.0f} tokens/s), copies alone / "
                       f"this {row['copies_alone_s'] / wall:.3f}, {len(prints)} result(s)", flush=True)
@@ -148,7 +149,8 @@ def _markdown(head: dict[str, Any]) -> str:
         best: dict[int, float] = {}
         for got in row["prompts"]:
             best[got["tokens"]] = min(got["run_wall_s"], best.get(got["tokens"], got["run_wall_s"]))
-        lines += [f"| {row['settings']} | {row['gpu_ring']} | {row['host_ring']} | {alone:.3f} "
+        settings = row["settings"].partition("(")[2].rstrip(")")
+        lines += [f"| {settings} | {row['gpu_ring']} | {row['host_ring']} | {alone:.3f} "
                   f"({row['bytes'] / alone / 1e9:.1f}) | {got['tokens']} | {got['walk']}"
                   f"{' (chosen)' if got['chosen'] else ''} | {got['run_wall_s']:.3f} | "
                   f"{got['run_wall_s'] / best[got['tokens']]:.2f} | {got['tokens'] / got['run_wall_s']:,.0f} | "

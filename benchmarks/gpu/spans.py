@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ from benchmarks.gpu import machine
 from strata.tools.command import BAD_INPUT, complain, needs, run_command
 from strata.tools.files import write_json, write_whole
 
-__all__ = ["main"]
+__all__ = ["Bench", "Model", "Shape", "main", "stream"]
 
 _MAX_SPAN = 32
 
@@ -140,14 +140,14 @@ def _goes_on(arm: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-@_goes_on
-def _strata(bench: Bench, name: str, *, span: int, pinned_share: float, copies_only: bool = False, ring: int = 96,
-            experts: int | None = None, **options: Any) -> None:
-    """strata's arms: spans of at most `span` slots, experts below `pinned_share` of each layer pinned."""
+@contextmanager
+def stream(model: Model, *, span: int, pinned_share: float, copies_only: bool = False, ring: int = 96,
+           **options: Any) -> Iterator[Callable[[], Any]]:
+    """A function that prefills once: spans of at most `span` slots, experts below `pinned_share` of a layer pinned."""
     import strata
     from strata.integrations.torch import TorchStreamer
 
-    model, s = bench.model, bench.model.shape
+    s = model.shape
     layout = strata.SlotLayout({"gate_up": ("bfloat16", (2 * s.width, s.hidden)),
                                 "down": ("bfloat16", (s.hidden, s.width))})
     pinned = np.arange(s.experts) < pinned_share * s.experts
@@ -174,7 +174,14 @@ def _strata(bench: Bench, name: str, *, span: int, pinned_share: float, copies_o
                     return None
                 return model.run(spans)
 
-        bench.time(name, work, tokens=not copies_only)
+        yield work
+
+
+@_goes_on
+def _strata(bench: Bench, name: str, **options: Any) -> None:
+    """strata's arms; `options` as `stream`."""
+    with stream(bench.model, **options) as work:
+        bench.time(name, work, tokens=not options.get("copies_only", False))
 
 
 @_goes_on
