@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 import strata
-from strata.layout import SlotField
 
-__all__ = ["ExpertsLayer", "field_view", "find_layers"]
+__all__ = ["ExpertsLayer", "find_layers"]
 
 #: What ``use_experts_implementation`` leaves on a module.
 _FLAGS = ("has_gate", "has_bias", "is_transposed", "is_concatenated")
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: Classes with a registry, or a forward, of their own.
 _QUANTIZED = ("FP8Experts", "Mxfp4GptOssExperts")
-
-
-def field_view(field: SlotField, slots: torch.Tensor) -> torch.Tensor:
-    """One parameter of every slot of a (slots, bytes) tensor, without a copy: (slots, *shape)."""
-    rows = slots[:, field.offset:field.offset + field.nbytes].view(getattr(torch, field.dtype))
-    return rows.unflatten(1, field.shape)
 
 
 @dataclass(eq=False)
@@ -35,25 +28,15 @@ class ExpertsLayer:
     index: int
     layout: strata.SlotLayout
     experts: int
+    choices: int
     copies: Any = None
-    #: For each parameter a (slots, ...) view of the ring, and of the cache.
-    ring_views: dict[str, torch.Tensor] = field(default_factory=dict)
-    cache_views: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: The slots of the ring, and the rows of the cache, as this layer's experts.
+    ring: Any = None
+    cached: Any = None
 
     def full_name(self, parameter: str) -> str:
         """A parameter's name in the model."""
         return f"{self.name}.{parameter}" if self.name else parameter
-
-    def look_at(self, ring: torch.Tensor, cache: torch.Tensor | None) -> None:
-        """Make the views of the slots, and of the cache's rows, once."""
-        self.ring_views = {each.name: field_view(each, ring) for each in self.layout.fields}
-        if cache is not None:
-            self.cache_views = {each.name: field_view(each, cache) for each in self.layout.fields}
-
-    def views(self, span: Any) -> dict[str, torch.Tensor]:
-        """The parameters of a span's experts, by name: (span's length, ...) views of the ring."""
-        end = span.slot + span.end - span.begin
-        return {name: view[span.slot:end] for name, view in self.ring_views.items()}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The module's parameters that are streamed, by name."""
@@ -110,4 +93,14 @@ def _layer(name: str, module: nn.Module, index: int) -> ExpertsLayer:
             raise ValueError(f"{name}.{key} is {parameter.dtype}; experts of {', '.join(map(str, _DTYPES))} can be "
                              "streamed: quantized ones have kernels of their own")
         examples[key] = (str(parameter.dtype).removeprefix("torch."), tuple(parameter.shape[1:]))
-    return ExpertsLayer(name, module, index, strata.SlotLayout(examples), experts)
+    return ExpertsLayer(name, module, index, strata.SlotLayout(examples), experts, _choices(module))
+
+
+def _choices(module: nn.Module) -> int:
+    """Experts a token; where the module does not say, one: the walk is a matter of speed alone."""
+    config = getattr(module, "config", None)
+    for name in ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k", "num_experts_per_token"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -19,7 +20,7 @@ from strata.engine.span import Span
 from strata.integrations.torch import TorchStreamer
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer
-from strata.integrations.transformers._grouped import RoutedRows
+from strata.integrations.transformers._grouped import RoutedRows, SlotWeights
 from strata.integrations.transformers._walk import expected_share, lists_ahead
 
 __all__ = ["StreamedModel", "experts_forward", "layer_of"]
@@ -154,8 +155,10 @@ class StreamedModel:
         self._lock = threading.Lock()
         self._forward: _Forward | None = None
         self._inside: int | None = None     # the thread whose forward the hooks saw begin
+        weights = functools.cache(SlotWeights)
         for layer in layers:
-            layer.look_at(streamer.memory, None if cache is None else cache.bytes)
+            layer.ring = weights(streamer.memory, layer.layout, layer.module.is_transposed)
+            layer.cached = weights(cache.bytes, layer.layout, layer.module.is_transposed) if cache is not None else None
             layer.module.__dict__[_ATTRIBUTE] = (self, layer)
         self._root = _common_ancestor(model, layers)
         self._hooks = [
@@ -217,7 +220,7 @@ class StreamedModel:
                 if forward.ahead:
                     self._from_ahead(forward, layer, rows)
                 elif self.cache is None:
-                    self._from_ring(forward, layer, rows, rows.routed())
+                    self._from_ring(forward, layer, rows, rows.routed)
                 else:
                     self._from_cache(forward, layer, rows, self.cache)
                 result = rows.sum()
@@ -226,7 +229,7 @@ class StreamedModel:
                 self._end(failed=True)
             raise
         forward.seen.append(layer)
-        forward.routed += sum(map(bool, rows.counts))
+        forward.routed += len(rows.routed)
         if not forward.hooked and forward.position == len(forward.order):
             with self._lock:
                 self._end(failed=False)
@@ -251,20 +254,20 @@ class StreamedModel:
     def _from_ahead(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows) -> None:
         begin = forward.passed
         forward.passed += layer.experts
-        counts = np.array(rows.counts)
-        # Before anything is waited for: what has not been taken yet is not copied any more.
-        forward.request.drop(begin + np.flatnonzero(counts == 0))
-        routed = np.flatnonzero(counts)
-        for span in self._spans(forward, begin, begin + int(routed[-1]) + 1 if len(routed) else begin):
-            rows.multiply(range(span.begin - begin, span.end - begin), layer.views(span))
+        routed = rows.routed
+        if len(routed) < layer.experts:
+            # Before anything is waited for: what has not been taken yet is not copied any more.
+            forward.request.drop(np.delete(np.arange(begin, forward.passed), routed))
+        for span in self._spans(forward, begin, begin + routed[-1] + 1 if routed else begin):
+            rows.multiply(range(span.begin - begin, span.end - begin), layer.ring.run(span.slot, len(span)))
 
     def _from_ring(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, experts: list[int]) -> None:
         begin = self._list(forward, layer, experts)
         for span in self._spans(forward, begin, forward.passed):
-            rows.multiply(experts[span.begin - begin:span.end - begin], layer.views(span))
+            rows.multiply(experts[span.begin - begin:span.end - begin], layer.ring.run(span.slot, len(span)))
 
     def _from_cache(self, forward: _Forward, layer: ExpertsLayer, rows: RoutedRows, cache: ExpertCache) -> None:
-        routed = rows.routed()
+        routed = rows.routed
         if len(routed) > cache.rows:
             self._from_ring(forward, layer, rows, routed)
             return
@@ -282,8 +285,7 @@ class StreamedModel:
         places = torch.tensor([found[expert] for expert in routed])
         if self.device.type != "cpu":
             places = places.pin_memory().to(self.device, non_blocking=True)
-        views = {name: view.index_select(0, places) for name, view in layer.cache_views.items()}
-        rows.multiply(routed, views)
+        rows.multiply(routed, layer.cached.copied(places))
 
     def _list(self, forward: _Forward, layer: ExpertsLayer, experts: list[int]) -> int:
         """List experts that are taken at once; return the first one's entry."""
@@ -321,7 +323,7 @@ class StreamedModel:
             order = self.order if layer is None or layer in self.order else [layer]
             first = layer or order[0]
             even = self.evenness.get(tokens.bit_length(), 1.0)
-            ahead = self.lists_ahead(tokens, _choices(first.module), first.experts, even)
+            ahead = self.lists_ahead(tokens, first.choices, first.experts, even)
             forward = _Forward(self.streamer.begin(), thread, order, tokens, ahead=ahead, hooked=self._inside == thread)
             self._forward = forward
             try:
@@ -365,7 +367,7 @@ class StreamedModel:
                     self.cache.clear()
             elif forward.seen:
                 self.order = list(forward.seen)
-                expected = sum(each.experts * expected_share(forward.tokens, _choices(each.module), each.experts)
+                expected = sum(each.experts * expected_share(forward.tokens, each.choices, each.experts)
                                for each in forward.seen)
                 self.evenness[forward.tokens.bit_length()] = forward.routed / expected
 
@@ -383,8 +385,7 @@ class StreamedModel:
                 hook.remove()
             for layer in self.layers:
                 layer.module.__dict__.pop(_ATTRIBUTE, None)
-                layer.ring_views = {}
-                layer.cache_views = {}
+                layer.ring = layer.cached = None
             self.cache = None
             self._free()
 
@@ -397,16 +398,6 @@ def _free(streamer: TorchStreamer, pins: contextlib.ExitStack) -> None:
         streamer.close()
     finally:
         pins.close()
-
-
-def _choices(module: nn.Module) -> int:
-    """Experts a token; where the module does not say, one: the walk is a matter of speed alone."""
-    config = getattr(module, "config", None)
-    for name in ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k", "num_experts_per_token"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return 1
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
