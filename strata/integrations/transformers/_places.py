@@ -29,7 +29,7 @@ __all__ = ["Checkpoint", "Pieces", "find_places"]
 
 logger = logging.getLogger("strata")
 
-_LAST_NUMBER = re.compile(r"\.(\d+)\.(?!.*\.\d+\.)")
+_LAST_NUMBER = re.compile(r"(.*\.)(\d+)(\..*)")
 
 
 class Checkpoint:
@@ -136,25 +136,26 @@ def _sources(model: nn.Module, wanted: set[str], checkpoint: Checkpoint) -> dict
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     state: dict[str, Any] = model.state_dict()
     prefix: str = model.base_model_prefix
-    known: dict[str, tuple[str, str | None]] = {}
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for key in checkpoint.places:
+        numbered = _LAST_NUMBER.match(key)
+        alike, number = (f"{numbered[1]}*{numbered[3]}", int(numbered[2])) if numbered else (key, 0)
+        groups.setdefault(alike, []).append((number, key))
     sources: dict[str, _Sources] = {}
-    for key in sorted(checkpoint.places, key=_natural):
-        # Experts of a layer differ by one number, which a converter's pattern takes as it comes: ask once for all.
-        alike = _LAST_NUMBER.sub(".*.", key)
-        if alike in known:
-            target, pattern = known[alike]
-        else:
-            target, pattern = rename_source_key(key, renamings, converters, prefix, state)
-            if target not in state and key in state:
-                target, pattern = rename_source_key(key, [], [], prefix, state)
-            if pattern is not None and "*" in pattern and alike != key:
-                known[alike] = (target, pattern)
-        if target not in wanted:
-            continue
-        entry = sources.setdefault(target, _Sources())
-        if pattern is not None:
-            entry.converter = by_pattern[pattern]
-        entry.names.setdefault(pattern or key, []).append(key)
+    for alike in sorted(groups, key=_natural):
+        target, pattern = "", None
+        for _, key in sorted(groups[alike]):
+            # Experts of a layer differ by one number, which a converter's pattern takes as it comes: ask once for all.
+            if pattern is None or "*" not in pattern:
+                target, pattern = rename_source_key(key, renamings, converters, prefix, state)
+                if target not in state and key in state:
+                    target, pattern = rename_source_key(key, [], [], prefix, state)
+            if target not in wanted:
+                continue
+            entry = sources.setdefault(target, _Sources())
+            if pattern is not None:
+                entry.converter = by_pattern[pattern]
+            entry.names.setdefault(pattern or key, []).append(key)
     return sources
 
 
