@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir(mode=0o1777)
     monkeypatch.setattr(native.sysconfig, "get_config_var", lambda name: ".py")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a compiled module has none
 
     def compiled(command: list[str], cwd: str, **options: object) -> None:
         (Path(cwd) / "loops.py").write_text(FAKE)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from strata.runtime import cuda
+from tests.support.built import built_once
 
 HERE = pathlib.Path(__file__).parent
 VARIANTS = {
@@ -34,15 +35,12 @@ def build_stub(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], path
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler for the stub driver")
-    folder = tmp_path_factory.mktemp("stub_driver")
 
     def build(variant: str) -> pathlib.Path:
-        library = folder / f"libcuda_{variant}.so"
-        if not library.exists():
-            command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared"]
-            command += ["-fvisibility=hidden", "-pthread", *VARIANTS[variant]]
-            subprocess.run([*command, str(HERE / "stub_driver.cpp"), "-o", str(library)], check=True)
-        return library
+        command = [compiler, "-std=c++17", "-O0", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+        command += [*VARIANTS[variant], str(HERE / "stub_driver.cpp"), "-o"]
+        return built_once(tmp_path_factory, f"libcuda_{variant}.so",
+                          lambda library: subprocess.run([*command, str(library)], check=True))
 
     return build
 

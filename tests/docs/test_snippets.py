@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -98,14 +99,20 @@ def test_commands_are_real(why: str | None, source: str | None, text: str) -> No
 
 def check_options(words: list[str]) -> None:
     """Each option of the command stands in its help."""
-    command = [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", *words]
-    until = next((k for k, word in enumerate(command[3:], 3) if word.startswith("-")), len(command))
-    done = subprocess.run([*command[:until], "--help"], cwd=ROOT, env=environment(ROOT), capture_output=True, text=True,
-                          timeout=60)
-    assert done.returncode == 0, done.stderr
+    command = words[1:] if words[0] == "python" else ["-m", *words]
+    until = next((k for k, word in enumerate(command[2:], 2) if word.startswith("-")), len(command))
+    said = help_of(*command[:until])
     for word in command[until:]:
         if word.startswith("--"):
-            assert word.partition("=")[0] in done.stdout, f"{' '.join(words)}: no {word}"
+            assert word.partition("=")[0] in said, f"{' '.join(words)}: no {word}"
+
+
+@cache
+def help_of(*command: str) -> str:
+    done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, env=environment(ROOT), capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_there_are_snippets() -> None:

@@ -21,7 +21,7 @@ struct StreamCosts {
 
 namespace {
 
-constexpr const char* kNames[kCostKinds] = {"copy", "memset", "record", "wait", "query", "sync", "host_func", "delay"};
+constexpr const char* kCostNames[kCostKinds] = {"copy", "memset", "record", "wait", "query", "sync", "host_func", "delay"};
 constexpr std::int64_t kNotWorthWaiting = 2'000;  // ns; the clocks keep it
 constexpr std::int64_t kLongestSleep = 20'000'000;  // ns; a lost device is noticed in between
 
@@ -109,9 +109,9 @@ void wait_until(std::int64_t end) {
 
 }  // namespace
 
-const char* cost_name(CostKind kind) noexcept { return kNames[static_cast<std::size_t>(kind)]; }
+const char* cost_name(CostKind kind) noexcept { return kCostNames[static_cast<std::size_t>(kind)]; }
 
-bool cost_of(const char* name, CostKind* out) noexcept { return find_name(kNames, name, out); }
+bool cost_of(const char* name, CostKind* out) noexcept { return find_name(kCostNames, name, out); }
 
 void set_cost(CostKind kind, std::int64_t host_ns, std::int64_t stream_ns) {
   costs().host_ns[static_cast<std::size_t>(kind)].store(host_ns);
