@@ -8,6 +8,7 @@ __all__ = ["AROUND"]
 
 _STREAMER, _SETTINGS, _COPIES, _PINNED = "streamer.py", "settings.py", "copies.py", "pinned.py"
 _FILES, _COMMAND, _AB = "tools/files.py", "tools/command.py", "benchmarks/ab/"
+_CACHE = "benchmarks/native/cache.py"
 
 
 def line(name: str, file: str, rule: str, old: str, new: str) -> Mutant:
@@ -244,13 +245,13 @@ AROUND: tuple[Mutant, ...] = (
         "            os.chmod(temporary, 0o644)",
     ),
     line(
-        "a cache of somebody else's", _FILES,
+        "a cache of somebody else's", _CACHE,
         "files: the cache's owner is checked",
         "        if found.st_uid != os.geteuid():",
         "        if found.st_uid < 0:",
     ),
     line(
-        "a cache that others write to", _FILES,
+        "a cache that others write to", _CACHE,
         "files: nobody else may write to the cache",
         "        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):",
         "        if found.st_mode & 0:",

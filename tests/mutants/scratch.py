@@ -43,6 +43,7 @@ AROUND_PANELS: Mapping[str, tuple[str, Sequence[str]]] = {
     "strata/tools/selftest/": ("self-test's own", tuple(f"tests/proof/test_fixtures.py::{test}" for test in (
         "test_values_of_the_cases", "test_nothing_tried_is_nothing_shown", "test_buffers_are_forced_pageable_on_a_device"))),
     "benchmarks/": ("harness", ("tests/bench",)),
+    "benchmarks/native/": ("private cache", ("tests/benchmarks/test_cache.py",)),
     "examples/": ("example", ("tests/prefill_engine/test_command.py",)),
 }
 
