@@ -63,7 +63,9 @@ class BuildExt(build_ext):
         # are compiled apart for Windows, and windows.h is nothing to share.)
         if ext.name in RUNTIMES and not WINDOWS:
             unit = Path(self.build_temp) / f"{ext.name.rpartition('.')[2]}.cpp"
-            unit.write_text("".join(f'#include "{ROOT.resolve() / source}"\n' for source in ext.sources))
+            text = "".join(f'#include "{os.path.relpath(source, unit.parent)}"\n' for source in ext.sources)
+            if not unit.exists() or unit.read_text() != text:  # a new file would be compiled again
+                unit.write_text(text)
             ext.depends, ext.sources = [*ext.depends, *ext.sources], [str(unit)]
         super().build_extension(ext)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,21 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def compile_all(folder: Path, sanitizer: str) -> Path:
-    """Sources and stress program in one executable, instrumented."""
+    """Sources, as one translation unit, and stress program in one executable, instrumented."""
+    unit, program = folder / "runtime.cpp", folder / "stress"
+    unit.write_text("".join(f'#include "{source}"\n' for source in sorted(NATIVE.glob("*.cpp"))))
     flags = ["-std=c++17", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    sources = [*sorted(NATIVE.glob("*.cpp")), STRESS]
-    objects = [folder / f"{source.stem}.o" for source in sources]
-
-    def compile_one(pair: tuple[Path, Path]) -> None:
-        source, target = pair
-        subprocess.run(
-            [COMPILER, *flags, f"-I{INCLUDE}", f"-I{NATIVE}", "-c", str(source), "-o", str(target)], check=True
-        )
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_one, zip(sources, objects, strict=True)))
-    program = folder / "stress"
-    subprocess.run([COMPILER, *flags, *map(str, objects), "-ldl", "-o", str(program)], check=True)
+    subprocess.run([COMPILER, *flags, f"-I{INCLUDE}", f"-I{NATIVE}", str(unit), str(STRESS), "-ldl", "-o", str(program)],
+                   check=True)
     return program
 
 
