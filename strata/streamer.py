@@ -346,7 +346,6 @@ class ExpertStreamer:
         compute_stream : int or stream, optional
             Stream of this request's kernels, which must live until the request has ended; strata does not touch it
             after that. Default: the streamer's.
-
         run_ahead : int, optional
             Entries beyond the last one consumed that may be submitted, 1 to the ring's depth. Default: the
             streamer's.

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _race(given: list[str]) -> int:
     args = parse(given)
-    needs("examples", "torch")
+    needs("torch", "torch")
     began = time.monotonic()
     head = {"command": " ".join(["python -m benchmarks.gpu.race", *given]), "commit": machine.commit(args.commit),
             "machine": machine.describe(), "quick": args.quick}

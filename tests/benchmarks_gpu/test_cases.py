@@ -77,5 +77,5 @@ def test_without_torch_there_is_no_race(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert race.main(["--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
-        "python -m benchmarks.gpu.race: error: torch is not installed: pip install 'strata-moe[examples]', or torch alone\n")
+        "python -m benchmarks.gpu.race: error: torch is not installed: pip install 'strata-moe[torch]', or torch alone\n")
     assert not (tmp_path / "out").exists()

@@ -200,7 +200,7 @@ def test_a_handler_of_the_callers_own_is_kept() -> None:
 @pytest.mark.parametrize(("module", "package", "extra"), [
     ("benchmarks.planner", "Cython", "bench"), ("benchmarks.memory", "psutil", "bench"),
     ("benchmarks.engine_side", "setuptools", "bench"), ("benchmarks.issuing", "Cython", "bench"),
-    ("benchmarks.gpu.race", "torch", "examples")])
+    ("benchmarks.gpu.race", "torch", "torch")])
 def test_a_missing_extra_is_named(module: str, package: str, extra: str, tmp_path: Path) -> None:
     program = (f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = ['x', *{['--out', str(tmp_path)]!r}] "
                f"if 'race' in {module!r} else ['x']; runpy.run_module({module!r}, run_name='__main__')")
