@@ -16,7 +16,7 @@ from torch import nn
 
 import strata
 
-__all__ = ["Projection", "RoutedRows", "SlotWeights"]
+__all__ = ["Projection", "RoutedRows", "SlotWeights", "to_device"]
 
 _grouped_mm = getattr(nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
@@ -141,7 +141,7 @@ class RoutedRows:
         if not (neighbours and up.grouped and down.grouped):
             on_host = [self.host_ends[expert + 1] - begin for expert in experts]
         if not neighbours:
-            ends = _to_device(on_host, self.ends)
+            ends = to_device(on_host, self.ends.device)
         else:
             ends = self.ends[first + 1:last + 1]
             if begin:
@@ -203,8 +203,6 @@ def _one_by_one(rows: torch.Tensor, weight: torch.Tensor, ends: Sequence[int]) -
     return out
 
 
-def _to_device(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
-    """A small int32 tensor beside another, without waiting for the device."""
-    if like.device.type == "cpu":
-        return torch.tensor(numbers, dtype=torch.int32)
-    return torch.tensor(numbers, dtype=torch.int32, pin_memory=True).to(like.device, non_blocking=True)
+def to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
+    """A small int32 tensor, without waiting for the device."""
+    return torch.tensor(numbers, dtype=torch.int32, pin_memory=device.type != "cpu").to(device, non_blocking=True)

@@ -112,7 +112,9 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
         kinds = [type(op).__name__ for op in found.converter.operations] if found.converter is not None else []
         if not kinds:
             (keys,) = found.names.values()
-            pieces[name] = Pieces(fused=_fused(name, checkpoint.places[keys[0]], layer, field, checkpoint))
+            stored = checkpoint.places[keys[0]]
+            _same(name, checkpoint, stored, (layer.experts, *field.shape), field)
+            pieces[name] = Pieces(fused=stored)
         elif kinds in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]) and _plain(found.converter.operations):
             pieces[name] = Pieces(separate=_separate(name, found, layer, field, checkpoint))
         else:
@@ -162,13 +164,6 @@ def _sources(model: nn.Module, wanted: set[str], checkpoint: Checkpoint) -> dict
 def _plain(operations: list[Any]) -> bool:
     """Stacking along the experts, then one after the other along the rows."""
     return operations[0].dim == 0 and (len(operations) == 1 or operations[1].dim == 1)
-
-
-def _fused(
-    name: str, stored: TensorPlace, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
-) -> TensorPlace:
-    _same(name, checkpoint, stored, (layer.experts, *field.shape), field)
-    return stored
 
 
 def _separate(

@@ -164,12 +164,9 @@ def unstream(model: nn.Module) -> nn.Module:
     RuntimeError
         If another thread is in a forward of it.
     """
-    found = model.__dict__.get(_ATTRIBUTE)
-    if found is None:
-        raise ValueError(f"this {type(model).__name__}'s experts are not streamed")
-    streaming, before = found
+    streaming = streamed(model)
     streaming.close()
-    del model.__dict__[_ATTRIBUTE]
+    _, before = model.__dict__.pop(_ATTRIBUTE)
     model.__dict__.pop(_AUTO_COMPILE, None)
     if not any(parameter.is_meta for layer in streaming.layers for parameter in layer.parameters().values()):
         model.set_experts_implementation(before)
@@ -213,13 +210,10 @@ def _check_model(model: nn.Module) -> None:
     if getattr(model, "_tp_size", None) not in (None, 1) or getattr(model, "device_mesh", None) is not None:
         raise ValueError("the model is split by tensor parallelism; streaming takes whole experts modules")
     places = set((getattr(model, "hf_device_map", None) or {}).values())
-    if len(places) > 1 or (places & {"cpu", "disk"} and len(places) > 1) or _is_offloaded(model):
+    offloaded = any(getattr(getattr(module, "_hf_hook", None), "offload", False) for module in model.modules())
+    if len(places) > 1 or offloaded:
         raise ValueError(f"the model is spread by device_map over {sorted(map(str, places))}: accelerate's hooks would "
                          "move its weights in every forward; load it without device_map")
-
-
-def _is_offloaded(model: nn.Module) -> bool:
-    return any(getattr(getattr(module, "_hf_hook", None), "offload", False) for module in model.modules())
 
 
 def target_device(device: torch.device | str | int | None) -> torch.device:

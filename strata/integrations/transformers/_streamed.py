@@ -20,7 +20,7 @@ from strata.engine.span import Span
 from strata.integrations.torch import TorchStreamer
 from strata.integrations.transformers._cache import ExpertCache
 from strata.integrations.transformers._experts import ExpertsLayer
-from strata.integrations.transformers._grouped import RoutedRows, SlotWeights
+from strata.integrations.transformers._grouped import RoutedRows, SlotWeights, to_device
 from strata.integrations.transformers._walk import expected_share, lists_ahead
 
 __all__ = ["StreamedModel", "experts_forward", "layer_of"]
@@ -99,10 +99,7 @@ class _Forward:
 
     def place(self, layer: ExpertsLayer) -> int | None:
         """Where a layer comes in the order, from the current position on."""
-        for position in range(self.position, len(self.order)):
-            if self.order[position] is layer:
-                return position
-        return None
+        return next((k for k in range(self.position, len(self.order)) if self.order[k] is layer), None)
 
 
 class StreamedModel:
@@ -282,10 +279,7 @@ class StreamedModel:
                     assert row is not None
                     keep.add(row)
                     found[expert] = row
-        places = torch.tensor([found[expert] for expert in routed])
-        if self.device.type != "cpu":
-            places = places.pin_memory().to(self.device, non_blocking=True)
-        rows.multiply(routed, layer.cached.copied(places))
+        rows.multiply(routed, layer.cached.copied(to_device([found[expert] for expert in routed], self.device)))
 
     def _list(self, forward: _Forward, layer: ExpertsLayer, experts: list[int]) -> int:
         """List experts that are taken at once; return the first one's entry."""
@@ -415,15 +409,13 @@ def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _common_ancestor(model: nn.Module, layers: list[ExpertsLayer]) -> nn.Module:
     """The smallest module that holds every experts module and is called itself."""
-    paths = [layer.name.split(".") for layer in layers]
-    shared = paths[0][:-1]
-    for path in paths[1:]:
-        while path[:len(shared)] != shared:
-            shared = shared[:-1]
-    while shared and isinstance(model.get_submodule(".".join(shared)), (nn.ModuleList, nn.ModuleDict)):
-        shared = shared[:-1]
     if len(layers) == 1:
         return model
+    paths = [layer.name.split(".") for layer in layers]
+    shared = paths[0]
+    while (any(path[:len(shared)] != shared for path in paths)
+           or isinstance(model.get_submodule(".".join(shared)), (nn.ModuleList, nn.ModuleDict))):
+        shared = shared[:-1]
     return model.get_submodule(".".join(shared))
 
 
