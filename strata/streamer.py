@@ -88,8 +88,9 @@ class ExpertStreamer:
         two regions, is one batch call where the runtime has it; ``copy_batch`` may then be as long as the ring.
         Default: what `strata.settings.chosen_submission` says where the runtime has the batch call, else *single*.
     share_dependencies : bool, optional
-        Do not ask for what stream order gives already: one wait and one ``used`` record for the entries of a copy
-        group, no reuse wait for a use that was waited for before, one host wait an ownership group. Default: False.
+        Leave out waits and records that stream order makes redundant: one wait and one ``used`` record for the entries
+        of a copy group, no reuse wait for a use that was waited for before, one host wait an ownership group.
+        Default: False.
     run_ahead : int, optional
         Entries beyond the last one consumed that may be submitted, 1 to the ring's depth (default), so that
         `Request.drop` is in time for the rest. Batches are no longer than this.
@@ -271,7 +272,7 @@ class ExpertStreamer:
 
     @property
     def share_dependencies(self) -> bool:
-        """Whether what stream order gives already is not asked for."""
+        """Whether entries share waits and records that stream order makes redundant."""
         return self._share_dependencies
 
     @property

@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
                         help="copies one by one, a group a call where the runtime can, or neighbours in one copy "
                         "(default: single)")
     parser.add_argument("--share", action="store_true",
-                        help="with shared dependencies: what stream order gives already is not asked for")
+                        help="with shared dependencies: one wait and one record for the entries of a copy group")
     parser.add_argument("--separate-timing", action="store_true",
                         help="time without reading clocks inside, and split the stalls in one more pass")
     parser.add_argument("--imitate", metavar="PLATFORM",

@@ -117,18 +117,19 @@ class NecessityReport(Report):
 
 
 _BELOW_THE_TABLE = """
-The rows that begin with "shared" have `share_dependencies=True`. What stream order gives already is not asked for
-there: of the reasons for a redundant call, these may not occur, and the proof fails if one does:
+The rows that begin with "shared" have `share_dependencies=True`. Calls that stream order makes redundant are left
+out there: of the reasons for a redundant call, these may not occur, and the proof fails if one does:
 
 {avoided}
 
-What stays redundant there, strata cannot know to be: what the host happens to know, what the engine queued before
-strata heard of it, whether a use is asked for later, and what the ends of requests and of the streamer wait for.
+Other calls stay redundant there, since strata cannot know that they are: it depends on what the host happens to know, what
+the engine queued before strata heard of it, whether a use is asked for later, and what the ends of requests and of the
+streamer wait for.
 
 Which of two workers gets a job depends on the run, and so which of their waits are repetitions: there the rule is
 applied to the call that was ignored, from what that thread had waited for before. This row, and what is seen in the
 bytes, which depends on who is quick, may differ by a few from run to run. With shared dependencies no wait is repeated.
-""".format(avoided="\n".join(f"- {text};" for reason, text in REASONS.items() if reason in AVOIDED))
+""".format(avoided=";\n".join(f"- {text}" for reason, text in REASONS.items() if reason in AVOIDED) + ".")
 
 _CLOSING = """
 Each of these calls belongs to a rule that is needed elsewhere, and leaving it out would tie one part of strata to what
