@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -39,6 +39,11 @@ class SlotTensors:
     layout : SlotLayout
         What lies where in a slot.
 
+    Attributes
+    ----------
+    every : dict of str to torch.Tensor
+        The tensors of all slots, (slots, ...).
+
     Raises
     ------
     TypeError, ValueError
@@ -52,31 +57,20 @@ class SlotTensors:
         # Of the running request: its tensors are read by kernels of the current stream.
         self.stream = 0
         self._device = memory.device.index or 0
-        self._fields = tuple(
-            (name, torch_dtype(dtype), tuple(shape), int(offset))
-            for name, dtype, shape, offset in zip(layout.names, layout.dtypes, layout.shapes, layout.offsets,
-                                                  strict=True)
-        )
-        stride = memory.stride(0)
-        for name, dtype, _, offset in self._fields:
-            if offset % dtype.itemsize or stride % dtype.itemsize:
-                raise ValueError(f"{name} lies at offset {offset} of slots {stride} bytes apart; its dtype, {dtype}, "
-                                 f"wants multiples of {dtype.itemsize}")
-        self._spans: dict[tuple[int, int], Mapping[str, torch.Tensor]] = {}
-        self._slots = [self._make(index, None) for index in range(memory.shape[0])]
-
-    def _make(self, first: int, count: int | None) -> Mapping[str, torch.Tensor]:
-        made = {}
-        # Outside of inference mode: tensors made in it may not be used in every other place.
-        with torch.inference_mode(False), torch.no_grad():
-            for name, dtype, shape, offset in self._fields:
-                strides = tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
-                row = self.memory.stride(0) // dtype.itemsize
-                begin = self.memory.storage_offset() + first * self.memory.stride(0) + offset
-                whole = torch.empty(0, dtype=dtype, device=self.memory.device).set_(self.memory.untyped_storage())
-                made[name] = (whole.as_strided(shape, strides, begin // dtype.itemsize) if count is None
-                              else whole.as_strided((count, *shape), (row, *strides), begin // dtype.itemsize))
-        return MappingProxyType(made)
+        self.every: dict[str, torch.Tensor] = {}
+        for field in layout.fields:
+            dtype = torch_dtype(field.dtype)
+            for place in (field.offset, memory.stride(0)):
+                if place % dtype.itemsize:
+                    raise ValueError(f"{field.name} lies at offset {field.offset} of slots {memory.stride(0)} bytes "
+                                     f"apart; its dtype, {dtype}, wants multiples of {dtype.itemsize}")
+            # Outside of inference mode: tensors made in it may not be used in every other place.
+            with torch.inference_mode(False):
+                whole = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(
+                    memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
+                rows = whole[:, field.offset:field.offset + field.nbytes].view(dtype)
+                self.every[field.name] = rows.view(len(memory), *field.shape)
+        self._found: dict[Any, Mapping[str, torch.Tensor]] = {}
 
     def _on_stream(self) -> None:
         """Refuse views for kernels that would go on another stream than the request's."""
@@ -90,12 +84,15 @@ class SlotTensors:
     def slot(self, index: int) -> Mapping[str, torch.Tensor]:
         """The tensors of slot `index`."""
         self._on_stream()
-        return self._slots[index]
+        return self._found.get(index) or self._make(index, index)
 
     def span(self, first: int, count: int) -> Mapping[str, torch.Tensor]:
         """The tensors of `count` slots from `first` on, each with one more dimension in front."""
         self._on_stream()
-        found = self._spans.get((first, count))
-        if found is None:
-            found = self._spans[first, count] = self._make(first, count)
+        return self._found.get((first, count)) or self._make((first, count), slice(first, first + count))
+
+    def _make(self, key: Any, rows: int | slice) -> Mapping[str, torch.Tensor]:
+        with torch.inference_mode(False), torch.no_grad():
+            found = MappingProxyType({name: tensor[rows] for name, tensor in self.every.items()})
+        self._found[key] = found
         return found

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import strata
+from strata.integrations.torch.views import SlotTensors
 
 __all__ = ["Projection", "RoutedRows", "SlotWeights", "to_device"]
 
@@ -51,10 +52,7 @@ class SlotWeights:
 
     def __init__(self, slots: torch.Tensor, layout: strata.SlotLayout, transposed: bool) -> None:
         self.transposed = transposed
-        self._views = {
-            field.name: slots[:, field.offset:field.offset + field.nbytes].view(getattr(torch, field.dtype))
-            .unflatten(1, field.shape) for field in layout.fields
-        }
+        self._views = SlotTensors(slots, layout).every
         self._runs: dict[tuple[int, int], list[Projection]] = {}
 
     def run(self, first: int, count: int) -> list[Projection]:

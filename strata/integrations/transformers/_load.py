@@ -13,7 +13,7 @@ from torch import nn
 
 import strata
 from strata.integrations.transformers._experts import ExpertsLayer, find_layers
-from strata.integrations.transformers._places import Checkpoint, Pieces, find_places
+from strata.integrations.transformers._places import Checkpoint, Piece, find_places
 from strata.integrations.transformers._stream import STREAMER_OPTIONS, check_sizes, start, target_device
 
 __all__ = ["from_pretrained"]
@@ -100,7 +100,7 @@ def from_pretrained(
         raise ValueError(f"{path} is quantized ({config.quantization_config}): quantized experts have kernels of their "
                          "own and are not streamed")
     cls: Any = model_class or _class_of(config)
-    taken: list[tuple[list[ExpertsLayer], dict[str, Pieces], dict[str, str]]] = []
+    taken: list[tuple[list[ExpertsLayer], dict[str, list[Piece]], dict[str, str]]] = []
 
     def build(self: Any, *args: Any, **options: Any) -> None:
         cls.__init__(self, *args, **options)
@@ -178,27 +178,18 @@ def _show(layers: list[ExpertsLayer], tied: dict[str, str]) -> None:
         layer.module.register_parameter(name, made[full])
 
 
-def _copies(layer: ExpertsLayer, pieces: dict[str, Pieces], checkpoint: Checkpoint) -> strata.ExpertCopies:
+def _copies(layer: ExpertsLayer, pieces: dict[str, list[Piece]], checkpoint: Checkpoint) -> strata.ExpertCopies:
     """One entry an expert; its segments in the order in which they lie in the slot."""
-    experts = layer.experts
-    rows: list[tuple[Any, int, int, Any]] = []      # first bytes, bytes, place in the slot, files
-    owners = []
+    placed = []
     for field in layer.layout.fields:
-        found = pieces[layer.full_name(field.name)]
         at = field.offset
-        for k in range(len(found.separate[0]) if found.separate else 0):
-            stored = [each[k] for each in found.separate]
-            rows.append(([each.offset for each in stored], stored[0].nbytes, at, [each.file for each in stored]))
-            at += stored[0].nbytes
-        steps = np.arange(experts, dtype=np.int64) * field.nbytes
-        if found.fused is not None:
-            rows.append((found.fused.offset + steps, field.nbytes, at, np.full(experts, found.fused.file)))
-        if found.converted is not None:
-            owners.append(found.converted)
-            rows.append((found.converted.data_ptr() + steps, field.nbytes, at, np.full(experts, -1)))
-    first, sizes, places, files = zip(*rows, strict=True)
+        for piece in pieces[layer.full_name(field.name)]:
+            placed.append((*piece, at))
+            at += piece.nbytes
+    first, sizes, files, owners, offsets = zip(*placed, strict=True)
     return strata.ExpertCopies(
-        np.array(first, np.uint64).T.reshape(-1), np.tile(sizes, experts), False,
-        offsets=np.tile(places, experts), entry_starts=np.arange(experts + 1) * len(rows), owners=owners,
-        files=[file.source(False) for file in checkpoint.files], file_index=np.array(files, np.int64).T.reshape(-1),
+        np.array(first, np.uint64).T.reshape(-1), np.tile(sizes, layer.experts), False,
+        offsets=np.tile(offsets, layer.experts), entry_starts=np.arange(layer.experts + 1) * len(placed),
+        owners=[owner for owner in owners if owner is not None], file_index=np.array(files, np.int64).T.reshape(-1),
+        files=[file.source(False) for file in checkpoint.files],
     )

@@ -15,8 +15,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,7 +26,7 @@ from strata.layout import SlotField
 from strata.sources.checkpoint_files import CheckpointFile, TensorPlace
 from strata.sources.safetensors_files import open_safetensors
 
-__all__ = ["Checkpoint", "Pieces", "find_places"]
+__all__ = ["Checkpoint", "Piece", "find_places"]
 
 logger = logging.getLogger("strata")
 
@@ -55,16 +56,16 @@ class Checkpoint:
         return memory.view(getattr(torch, place.dtype)).view(place.shape)
 
 
-@dataclass
-class Pieces:
-    """The pieces of one parameter: for each expert (rows) its tensors in the order in which they lie in a slot."""
+class Piece(NamedTuple):
+    """A run of bytes that each expert of a layer has."""
 
-    #: Per-expert tensors, [expert][piece].
-    separate: list[list[TensorPlace]] = dataclass_field(default_factory=list)
-    #: One tensor of all experts, ``[experts, ...]``.
-    fused: TensorPlace | None = None
-    #: The same, converted into host memory.
-    converted: torch.Tensor | None = None
+    #: For each expert, where it begins: in a file, or in host memory.
+    first: Any
+    nbytes: int
+    #: For each expert, which file of the checkpoint; -1 is host memory.
+    files: Any
+    #: What keeps that memory.
+    owner: torch.Tensor | None = None
 
 
 @dataclass
@@ -76,7 +77,7 @@ class _Sources:
     names: dict[str, list[str]] = dataclass_field(default_factory=dict)
 
 
-def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkpoint) -> dict[str, Pieces]:
+def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkpoint) -> dict[str, list[Piece]]:
     """Find the pieces of every parameter of experts.
 
     Parameters
@@ -89,7 +90,7 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
     Returns
     -------
     dict
-        By the parameter's full name.
+        By the parameter's full name, the pieces of an expert in the order in which they lie in a slot.
 
     Raises
     ------
@@ -99,13 +100,13 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
     wanted = {layer.full_name(each.name): (layer, each) for layer in layers for each in layer.layout.fields}
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     sources = _sources(model, {*wanted, *tied.values()}, checkpoint)
-    pieces: dict[str, Pieces] = {}
+    pieces: dict[str, list[Piece]] = {}
     converted: dict[str, torch.Tensor] = {}
     for name, (layer, field) in wanted.items():
         found = sources.get(name) or sources.get(tied.get(name, ""))
         if found is None:
             if name in converted:
-                pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, field))
+                pieces[name] = _converted(name, converted.pop(name), layer, field)
                 continue
             raise ValueError(f"{checkpoint.path} has no tensors for {name} ({type(model).__name__}): {layer.experts} "
                              f"experts of {field.shape} are wanted")
@@ -114,16 +115,16 @@ def find_places(model: nn.Module, layers: list[ExpertsLayer], checkpoint: Checkp
             (keys,) = found.names.values()
             stored = checkpoint.places[keys[0]]
             _same(name, checkpoint, stored, (layer.experts, *field.shape), field)
-            pieces[name] = Pieces(fused=stored)
+            pieces[name] = _stacked(stored.offset, stored.file, layer, field)
         elif kinds in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]) and _plain(found.converter.operations):
-            pieces[name] = Pieces(separate=_separate(name, found, layer, field, checkpoint))
+            pieces[name] = _separate(name, found, layer, field, checkpoint)
         else:
             logger.info("%s is converted once into host memory (%s): %d bytes", name, ", ".join(kinds),
                         layer.experts * field.nbytes)
             converted.update(_convert(name, found, model, checkpoint))
             if name not in converted:
                 raise ValueError(f"transformers' conversion of {name} ({', '.join(kinds)}) gave {sorted(converted)}")
-            pieces[name] = Pieces(converted=_right(name, converted.pop(name), layer, field))
+            pieces[name] = _converted(name, converted.pop(name), layer, field)
     return pieces
 
 
@@ -168,23 +169,31 @@ def _plain(operations: list[Any]) -> bool:
 
 def _separate(
     name: str, found: _Sources, layer: ExpertsLayer, field: SlotField, checkpoint: Checkpoint
-) -> list[list[TensorPlace]]:
+) -> list[Piece]:
     patterns = found.converter.source_patterns
-    columns = []
+    rows = field.shape[0]
+    share, rest = divmod(rows, len(patterns))
+    if rest:
+        raise ValueError(f"{name} has {rows} rows; {len(patterns)} equal parts are wanted")
+    pieces = []
     for pattern in patterns:
         keys = found.names.get(pattern, [])
         if len(keys) != layer.experts:
             raise ValueError(f"{checkpoint.path} has {len(keys)} tensors {pattern!r} for {name}; {layer.experts} are "
                              "wanted, one an expert")
-        columns.append([checkpoint.places[key] for key in keys])
-    rows = field.shape[0]
-    share, rest = divmod(rows, len(patterns))
-    if rest:
-        raise ValueError(f"{name} has {rows} rows; {len(patterns)} equal parts are wanted")
-    for column in columns:
-        for stored in column:
-            _same(name, checkpoint, stored, (share, *field.shape[1:]), field)
-    return [list(row) for row in zip(*columns, strict=True)]
+        stored = [checkpoint.places[key] for key in keys]
+        for each in stored:
+            _same(name, checkpoint, each, (share, *field.shape[1:]), field)
+        pieces.append(Piece([each.offset for each in stored], stored[0].nbytes, [each.file for each in stored]))
+    return pieces
+
+
+def _stacked(
+    first: int, file: int, layer: ExpertsLayer, field: SlotField, owner: torch.Tensor | None = None
+) -> list[Piece]:
+    """The piece of one tensor of all experts, ``[experts, ...]``."""
+    firsts = first + np.arange(layer.experts) * field.nbytes
+    return [Piece(firsts, field.nbytes, np.full(layer.experts, file), owner)]
 
 
 def _same(name: str, checkpoint: Checkpoint, stored: TensorPlace, shape: tuple[int, ...], field: SlotField) -> None:
@@ -197,12 +206,13 @@ def _same(name: str, checkpoint: Checkpoint, stored: TensorPlace, shape: tuple[i
                          "the file; leave dtype at 'auto'")
 
 
-def _right(name: str, tensor: torch.Tensor, layer: ExpertsLayer, field: SlotField) -> torch.Tensor:
+def _converted(name: str, tensor: torch.Tensor, layer: ExpertsLayer, field: SlotField) -> list[Piece]:
     shape = (layer.experts, *field.shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)} after transformers' conversion; {shape} is "
                          "wanted")
-    return tensor.to(getattr(torch, field.dtype)).contiguous()
+    tensor = tensor.to(getattr(torch, field.dtype)).contiguous()
+    return _stacked(tensor.data_ptr(), -1, layer, field, tensor)
 
 
 def _convert(name: str, found: _Sources, model: nn.Module, checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:
