@@ -21,10 +21,12 @@ from strata.tools.files import unwritable, write_whole
 from strata.tools.progress import Progress
 from tests.mutants.around import AROUND
 from tests.mutants.mutants import MUTANTS, Mutant
-from tests.mutants.scratch import AROUND_PANELS, PANELS, ScratchTree, Verdict, panels_of
-from tests.mutants.table import markdown, short, summary
+from tests.mutants.scratch import AROUND_PANELS, PANELS, ROOT, ScratchTree, Verdict, panels_of
+from tests.mutants.table import markdown, short, summary, witnesses
 
 _NAME = "python -m tests.mutants"
+#: What the last whole run found.
+PAGE = ROOT / "docs" / "mutants.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return complain(_NAME, progress, ValueError(refused), BAD_INPUT)
     chosen = [mutant for mutant in (*MUTANTS, *AROUND) if arguments.only in f"{mutant.name} {mutant.path}"]
     needed = {name: paths for mutant in chosen for name, paths in panels_of(mutant).items()}
+    known = witnesses(PAGE.read_text(encoding="utf-8")) if arguments.first and PAGE.exists() else {}
     results: dict[Mutant, list[Verdict]] = {}
     waiting = deque(enumerate(chosen, 1))
 
@@ -61,16 +64,19 @@ def _run(arguments: argparse.Namespace) -> int:
             progress(f"mutant {number} of {len(chosen)}: {mutant.name}")
             began = time.monotonic()
             with tree.mutated(mutant):
-                results[mutant] = tree.verdicts(panels_of(mutant), first_only=arguments.first)
+                panels = panels_of(mutant)
+                asked = sorted(panels, key=lambda name: name not in known.get(mutant.name, ()))
+                results[mutant] = tree.verdicts({name: panels[name] for name in asked}, first_only=arguments.first)
             progress.clear()
             put(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {summary(results[mutant])}")
 
     try:
         with (tempfile.TemporaryDirectory(prefix="mutants") as folder,
               ThreadPoolExecutor(arguments.copies) as pool):
-            progress("building scratch copies")
+            progress("building a scratch copy")
             build = any(mutant.builds for mutant in chosen)
-            trees = list(pool.map(lambda k: ScratchTree(Path(folder, str(k)), build=build), range(arguments.copies)))
+            trees = [ScratchTree(Path(folder, "0"), build=build)]
+            trees += [ScratchTree(Path(folder, str(k)), like=trees[0]) for k in range(1, arguments.copies)]
             if not arguments.known_good:
                 progress("running the tests without a fault")
                 clean = trees[0].verdicts(needed)

@@ -22,7 +22,7 @@ __all__ = ["AROUND_PANELS", "PANELS", "ScratchTree", "Verdict", "panels_of"]
 ROOT = Path(__file__).resolve().parents[2]
 
 #: The tests that must notice: the same for every mutant, each line in a process of its own. The quickest to find come
-#: first.
+#: first; where one witness is enough, those that docs/mutants.md names are asked before the others.
 PANELS: Mapping[str, Sequence[str]] = {
     "happens-before checker": ("tests/proof/test_checker_on_core.py",),
     "spans": tuple(f"tests/spans/test_{what}.py" for what in ("sharing", "drop", "submission", "spans")),
@@ -98,6 +98,8 @@ class ScratchTree:
         An empty folder.
     build : bool
         False where no mutant has to be compiled: then what the checkout has built in place is taken, if it has.
+    like : ScratchTree, optional
+        Another one, which is built: this one is its copy.
 
     Raises
     ------
@@ -105,19 +107,16 @@ class ScratchTree:
         If it cannot be built.
     """
 
-    def __init__(self, folder: Path, *, build: bool = True) -> None:
-        build = build or not list((ROOT / "strata").glob("_planner*.so"))
+    def __init__(self, folder: Path, *, build: bool = True, like: ScratchTree | None = None) -> None:
         self.root = folder.resolve() / "tree"
         self._kept = folder.resolve() / "kept"
         self._kept.mkdir(parents=True)
-        self.root.mkdir()
-        for name in _COPIED:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, self.root / name, ignore=_LEFT_OUT if build else _CACHES)
-            else:
-                shutil.copy2(ROOT / name, self.root / name)
-        for made in [] if not build else [*(self.root / "strata").glob("*.cpp"), *(self.root / "strata" / "engine").glob("*.cpp")]:
-            made.unlink()  # Cython's, of another build
+        if like is not None:
+            shutil.copytree(like.root, self.root)  # times of files included
+            build = False
+        else:
+            build = build or not list((ROOT / "strata").glob("_planner*.so"))
+            self._copy_checkout(built=not build)
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "PYTEST_"))},
             "PYTHONPATH": str(self.root),
@@ -131,6 +130,17 @@ class ScratchTree:
         where = self._python("-c", "import strata.engine.issuer as m; print(m.__file__)").stdout.strip()
         if not Path(where).is_relative_to(self.root):
             raise RuntimeError(f"the tests would run on {where}, not on the scratch copy {self.root}")
+
+    def _copy_checkout(self, *, built: bool) -> None:
+        self.root.mkdir()
+        for name in _COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.root / name, ignore=_CACHES if built else _LEFT_OUT)
+            else:
+                shutil.copy2(ROOT / name, self.root / name)
+        if not built:
+            for made in [*(self.root / "strata").glob("*.cpp"), *(self.root / "strata" / "engine").glob("*.cpp")]:
+                made.unlink()  # Cython's, of another build
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

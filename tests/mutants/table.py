@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 
 from strata.tools.tables import Table
 from tests.mutants.mutants import Mutant
 from tests.mutants.scratch import Verdict
 
-__all__ = ["markdown", "short", "summary"]
+__all__ = ["markdown", "short", "summary", "witnesses"]
 
 _SHOWN = 240
 
@@ -22,7 +23,7 @@ these tests passed.
 
 This page is generated: `python -m tests.mutants --summary docs/mutants.md`. With `--markdown FILE` the same run writes
 everything: each fault as a diff, each test that noticed, and what it said. CI makes that file, with
-`--first`: each mutant is asked for its first witness alone.
+`--first`: each mutant is asked for its first witness alone, of the tests that this page names for it before others.
 
 """
 
@@ -69,6 +70,11 @@ def short(results: Results, panels: Panels) -> str:
         "out:\n",
         *Table(("caught by", "tests"), tests, left=2).markdown(),
     ]) + "\n"
+
+
+def witnesses(page: str) -> dict[str, list[str]]:
+    """The panels that caught each mutant, as the page of the docs has them."""
+    return {name: caught.split(", ") for name, caught in re.findall(r"^\| (.+?) \| `.+?` \| (.+?) \|$", page, re.MULTILINE)}
 
 
 def markdown(results: Results, panels: Panels) -> str:

@@ -245,8 +245,10 @@ def test_wrong_count_in_copy_groups(counter: str, software: Any, monkeypatch: py
         return {**counts, counter: counts[counter] + 1}
 
     monkeypatch.setattr(Oracle, "counts", one_more)
+    some = list(copy_groups._configurations(True))[::8]
+    monkeypatch.setattr(copy_groups, "_configurations", lambda quick: iter(some))
     outcome = _run("copy groups")
-    assert outcome.failures == outcome.cases
+    assert outcome.failures == outcome.cases > 1
     assert counter in outcome.texts[0]
 
 

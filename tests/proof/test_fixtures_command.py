@@ -28,6 +28,11 @@ def _selftest(*words: str, **environment: str) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": path, **environment})
 
 
+def _only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in FIXTURES.keys() - names:
+        monkeypatch.delitem(FIXTURES, name)
+
+
 @pytest.mark.slow
 def test_quick(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
@@ -76,6 +81,7 @@ def test_failure_is_exit_1(
         return {**count(self, *args), "used_records": 0}
 
     monkeypatch.setattr(Oracle, "counts", no_records)
+    _only(monkeypatch, "copy groups", "aborts", "ownership")
     file = tmp_path / "out.json"
     words = ["selftest", "--in-process", "--quick", "--runtime", "software", "--schedule", "eager", "--seed", "1"]
     assert main([*words, "--json", str(file)]) == 1
@@ -92,7 +98,10 @@ def test_failure_is_exit_1(
     assert data["totals"]["ownership"]["failures"] == 0
 
 
-def test_ignored_call_is_exit_1(software: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_call_is_exit_1(
+    software: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _only(monkeypatch, "copy groups")
     injection = software.inject("hipMemcpyAsync", 3, action="ignore")
     words = ["selftest", "--in-process", "--quick", "--runtime", "software", "--schedule", "lazy", "--seed", "1"]
     assert main(words) == 1
