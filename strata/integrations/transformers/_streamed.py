@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -78,24 +79,22 @@ def _layer_forward(
     return model.forward_layer(layer, hidden_states, top_k_index, top_k_weights)
 
 
+@dataclass(eq=False)
 class _Forward:
     """One forward that runs: its request, and how far it is."""
 
-    def __init__(
-        self, request: Request, thread: int, order: Sequence[ExpertsLayer], tokens: int, *, ahead: bool, hooked: bool
-    ) -> None:
-        self.request = request
-        self.tokens = tokens
-        self.thread = thread
-        self.order = order
-        self.ahead = ahead          # whether the layers from `position` on are listed
-        self.hooked = hooked        # whether the end of the forward will be seen
-        self.position = 0           # in `order`: the next layer expected
-        self.listed = 0             # entries
-        self.passed = 0             # entries of the layers so far, dropped ones included
-        self.taken = 0              # entries acquired: dropped ones after them are passed when more are wanted
-        self.seen: list[ExpertsLayer] = []
-        self.routed = 0             # experts that the layers seen had rows for
+    request: Request
+    thread: int
+    order: Sequence[ExpertsLayer]
+    tokens: int
+    ahead: bool             # whether the layers from `position` on are listed
+    hooked: bool            # whether the end of the forward will be seen
+    position: int = 0       # in `order`: the next layer expected
+    listed: int = 0         # entries
+    passed: int = 0         # entries of the layers so far, dropped ones included
+    taken: int = 0          # entries acquired: dropped ones after them are passed when more are wanted
+    routed: int = 0         # experts that the layers seen had rows for
+    seen: list[ExpertsLayer] = field(default_factory=list)
 
     def place(self, layer: ExpertsLayer) -> int | None:
         """Where a layer comes in the order, from the current position on."""
