@@ -33,12 +33,10 @@ cdef enum Call:
     CALL_EVENT_RECORD
     CALL_EVENT_QUERY
     CALL_EVENT_SYNCHRONIZE
-    CALL_EVENT_ELAPSED_TIME
     CALL_LAUNCH_HOST_FUNC
     CALL_DEVICE_SYNCHRONIZE
     CALL_HOST_MEMCPY          # strata's own copy into a host buffer
     CALL_DEVICE_GET_NAME
-    CALL_DEVICE_GET_ATTRIBUTE
     CALL_FILE_READ            # a worker's read of a file; its status is the system's, not HIP's
     CALL_HOST_MEMORY          # the system's allocator; its status is always out of memory
     CALL_COUNT
@@ -98,12 +96,11 @@ cdef int stream_query(uintptr_t stream) noexcept nogil
 cdef int stream_wait_event(uintptr_t stream, uintptr_t event) noexcept nogil
 cdef int stream_get_device(uintptr_t stream, int* device) noexcept nogil
 
-cdef int event_create(uintptr_t* event, bint timed, bint blocking_sync) noexcept nogil
+cdef int event_create(uintptr_t* event, bint blocking_sync) noexcept nogil
 cdef int event_destroy(uintptr_t event) noexcept nogil
 cdef int event_record(uintptr_t event, uintptr_t stream) noexcept nogil
 cdef int event_query(uintptr_t event) noexcept nogil
 cdef int event_synchronize(uintptr_t event) noexcept nogil
-cdef int event_elapsed_ms(float* milliseconds, uintptr_t start, uintptr_t stop) noexcept nogil
 cdef int launch_host_func(uintptr_t stream, void (*function)(void*) noexcept nogil,
                           void* argument) noexcept nogil
 

@@ -38,8 +38,6 @@ def use_device(device: int) -> None:
     """Make `device` the calling thread's current one."""
 def device_name(device: int) -> str:
     """HIP's name of a device."""
-def device_is_integrated(device: int) -> bool:
-    """Whether the device shares the host's memory."""
 def versions() -> tuple[int, int]:
     """``(runtime, driver)`` version numbers as HIP reports them."""
 def memory_info() -> tuple[int, int]:
@@ -75,7 +73,7 @@ def synchronize_stream(stream: int) -> None:
     """Block until everything queued on the stream is done."""
 def stream_device(stream: int, name: str = "stream") -> int:
     """The device that a stream belongs to; `ValueError`, with the argument's name, for what is no stream."""
-def create_event(timed: bool = False, blocking_sync: bool = True) -> int:
+def create_event(blocking_sync: bool = True) -> int:
     """A new event, as an int."""
 def destroy_event(event: int) -> None:
     """Destroy an event."""
@@ -87,8 +85,6 @@ def query_event(event: int) -> bool:
     """Whether the work before the event's latest record is done."""
 def synchronize_event(event: int) -> None:
     """Block until the work before the event's latest record is done."""
-def elapsed_ms(start: int, stop: int) -> float:
-    """Milliseconds between two timed events that are done."""
 def memcpy_h2d_async(dst: int, src: int, nbytes: int, stream: int) -> None:
     """Queue a host-to-device copy."""
 def memcpy_d2h_async(dst: int, src: int, nbytes: int, stream: int) -> None:

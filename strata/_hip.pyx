@@ -24,9 +24,9 @@ cdef const char** _CALL_NAMES = [
     "hipPointerGetAttributes", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipMemsetAsync",
     "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize", "hipStreamQuery",
     "hipStreamWaitEvent", "hipStreamGetDevice", "hipEventCreateWithFlags", "hipEventDestroy",
-    "hipEventRecord", "hipEventQuery", "hipEventSynchronize", "hipEventElapsedTime",
+    "hipEventRecord", "hipEventQuery", "hipEventSynchronize",
     "hipLaunchHostFunc", "hipDeviceSynchronize", "memcpy into a host buffer",
-    "hipDeviceGetName", "hipDeviceGetAttribute", "a read of a file", "malloc",
+    "hipDeviceGetName", "a read of a file", "malloc",
 ]
 
 cdef const char* call_name(int call) noexcept nogil:
@@ -280,11 +280,9 @@ cdef int stream_wait_event(uintptr_t stream, uintptr_t event) noexcept nogil:
 cdef int stream_get_device(uintptr_t stream, int* device) noexcept nogil:
     return <int>cyhip.hipStreamGetDevice(<cyhip.hipStream_t>stream, device)
 
-cdef int event_create(uintptr_t* event, bint timed, bint blocking_sync) noexcept nogil:
+cdef int event_create(uintptr_t* event, bint blocking_sync) noexcept nogil:
     cdef cyhip.hipEvent_t made = NULL
-    cdef unsigned int flags = 0
-    if not timed:
-        flags |= cyhip.hipEventDisableTiming
+    cdef unsigned int flags = cyhip.hipEventDisableTiming
     if blocking_sync:
         flags |= cyhip.hipEventBlockingSync
     cdef int status = <int>cyhip.hipEventCreateWithFlags(&made, flags)
@@ -302,9 +300,6 @@ cdef int event_query(uintptr_t event) noexcept nogil:
 
 cdef int event_synchronize(uintptr_t event) noexcept nogil:
     return <int>cyhip.hipEventSynchronize(<cyhip.hipEvent_t>event)
-
-cdef int event_elapsed_ms(float* milliseconds, uintptr_t start, uintptr_t stop) noexcept nogil:
-    return <int>cyhip.hipEventElapsedTime(milliseconds, <cyhip.hipEvent_t>start, <cyhip.hipEvent_t>stop)
 
 cdef int launch_host_func(uintptr_t stream, void (*function)(void*) noexcept nogil,
                           void* argument) noexcept nogil:
@@ -470,7 +465,6 @@ def _resolve_symbols(name_of_runtime):
     cdef void* h = NULL
     cdef char name[256]
     cdef char byte = 0
-    cdef float milliseconds = 0
     cdef cyhip.hipStream_t stream = NULL
     cdef cyhip.hipEvent_t event = NULL
     cdef cyhip.hipPointerAttribute_t attributes
@@ -510,7 +504,6 @@ def _resolve_symbols(name_of_runtime):
         cyhip.hipStreamGetDevice(stream, &number)
         cyhip.hipStreamSynchronize(stream)
         cyhip.hipEventSynchronize(event)
-        cyhip.hipEventElapsedTime(&milliseconds, event, event)
         cyhip.hipDeviceSynchronize()
         cyhip.hipEventDestroy(event)
         cyhip.hipStreamDestroy(stream)
@@ -613,17 +606,6 @@ def device_name(int device):
         status = <int>cyhip.hipDeviceGetName(name, sizeof(name) - 1, device)
     raise_status(CALL_DEVICE_GET_NAME, status)
     return (<bytes>name).decode(errors="replace")
-
-
-def device_is_integrated(int device):
-    """Whether the device shares the host's memory."""
-    cdef int value = 0
-    cdef int status
-    check_usable()
-    with nogil:
-        status = <int>cyhip.hipDeviceGetAttribute(&value, cyhip.hipDeviceAttributeIntegrated, device)
-    raise_status(CALL_DEVICE_GET_ATTRIBUTE, status)
-    return bool(value)
 
 
 def versions():
@@ -791,13 +773,13 @@ def stream_device(uintptr_t stream, name="stream"):
     return check_stream(name, stream)
 
 
-def create_event(bint timed=False, bint blocking_sync=True):
+def create_event(bint blocking_sync=True):
     """A new event, as an int."""
     cdef uintptr_t event = 0
     cdef int status
     check_usable()
     with nogil:
-        status = event_create(&event, timed, blocking_sync)
+        status = event_create(&event, blocking_sync)
     raise_status(CALL_EVENT_CREATE, status)
     return event
 
@@ -833,17 +815,6 @@ def query_event(uintptr_t event):
 def synchronize_event(uintptr_t event):
     """Block until the work before the event's latest record is done."""
     _do(CALL_EVENT_SYNCHRONIZE, event_synchronize, event)
-
-
-def elapsed_ms(uintptr_t start, uintptr_t stop):
-    """Milliseconds between two timed events that are done."""
-    cdef float milliseconds = 0
-    cdef int status
-    check_usable()
-    with nogil:
-        status = event_elapsed_ms(&milliseconds, start, stop)
-    raise_status(CALL_EVENT_ELAPSED_TIME, status)
-    return milliseconds
 
 
 cdef int _copy(int (*function)(uintptr_t, uintptr_t, size_t, uintptr_t) noexcept nogil,

@@ -125,14 +125,11 @@ cdef int _wait(Pipeline* p, int64_t* left) noexcept nogil:
 cdef int acquire(strata_request request, strata_slot* out, int64_t timeout_ns) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
     cdef int step = pipeline_acquire(p, <AcquiredSlot*>out)
-    if step != STEP_BUSY:
-        return step
     while step == STEP_BUSY:
         step = _wait(p, &timeout_ns)
-        if step == STRATA_OK:
-            step = pipeline_acquire(p, <AcquiredSlot*>out)
-        else:
+        if step != STRATA_OK:
             return step
+        step = pipeline_acquire(p, <AcquiredSlot*>out)
     return step
 
 
@@ -143,8 +140,6 @@ cdef int release(strata_request request, int64_t entry) noexcept nogil:
 cdef int acquire_span(strata_request request, int64_t limit, strata_span* out, int64_t timeout_ns) noexcept nogil:
     cdef Pipeline* p = <Pipeline*>request
     cdef int step = pipeline_acquire_span(p, limit, <AcquiredSpan*>out)
-    if step != STEP_BUSY:
-        return step
     while step == STEP_BUSY:
         step = _wait(p, &timeout_ns)
         if step != STRATA_OK:

@@ -125,6 +125,7 @@ class Counters:
         Seconds from a request's begin to its end.
     """
 
+    # In the order of the engine's block: strata/engine/counters.pxd.
     direct_copies: int = 0
     direct_copy_calls: int = 0
     direct_bytes: int = 0

@@ -6,6 +6,7 @@ from libc.string cimport memset
 from libcpp.atomic cimport memory_order_acquire, memory_order_relaxed
 
 import logging
+from dataclasses import fields
 
 import numpy as np
 
@@ -45,17 +46,7 @@ def check_timeout(name, value):
     return float(min(value, _LONGEST_S))        # an int may be larger than any float
 
 
-_KIND_FIELDS = ("copies", "copy_calls", "bytes", "copied_records", "reuse_waits", "reuse_waits_shared")
-# In the order of _counters.CounterBlock.
-_FIELDS = (
-    tuple(f"direct_{field}" for field in _KIND_FIELDS) + tuple(f"staged_{field}" for field in _KIND_FIELDS)
-    + ("dma_done_records", "host_reuse_waits", "fences", "fence_errors", "pageable_buffers", "copied_waits",
-       "used_records", "skipped", "begin_waits", "host_reuse_waits_shared", "copied_waits_shared", "used_records_shared",
-       "dropped", "dropped_bytes", "dropped_late", "batch_calls", "refused_batches")
-    + ("wait_publication_s", "wait_window_s", "wait_source_s", "wait_host_reuse_s", "host_memcpy_s",
-       "submission_s", "dependency_calls_s", "wall_s")
-)
-assert len(_FIELDS) == N_COUNTERS
+assert len(fields(Counters)) == N_COUNTERS
 assert sizeof(CounterBlock) == N_COUNTERS * sizeof(int64_t)
 
 
@@ -64,12 +55,12 @@ SUBMISSIONS = {"single": SUBMIT_SINGLE, "group": SUBMIT_GROUP, "coalesced": SUBM
 
 
 cdef object as_counters(const int64_t* values):
-    """The Python twin of a counter block."""
+    """The Python twin of a counter block, whose fields come in the same order."""
     cdef int k
-    fields = {}
+    counted = []
     for k in range(N_COUNTERS):
-        fields[_FIELDS[k]] = values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9
-    return Counters(**fields)
+        counted.append(values[k] if k < N_COUNTERS - N_SECONDS else values[k] * 1e-9)
+    return Counters(*counted)
 
 
 cdef int rows_of(object copies, Rows* rows) except -1:

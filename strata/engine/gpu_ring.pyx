@@ -28,9 +28,9 @@ cdef int gpu_ring_init(GpuRing* ring, int64_t size, int64_t slot_bytes, int* cal
     for s in range(size):
         # Not blocking: streams wait on them, the host hardly ever does, and on some devices a record of a
         # blocking event costs the stream an interrupt.
-        status = _hip.event_create(&ring.copied[s], False, False)
+        status = _hip.event_create(&ring.copied[s], False)
         if status == _hip.HIP_SUCCESS:
-            status = _hip.event_create(&ring.used[s], False, False)
+            status = _hip.event_create(&ring.used[s], False)
         if status != _hip.HIP_SUCCESS:
             gpu_ring_clear(ring)
             return status

@@ -166,7 +166,7 @@ cdef int host_ring_allocate(HostRing* ring, int* call) noexcept nogil:
     before = _hip.unread_error()
     for b in range(ring.size):
         call[0] = _hip.CALL_EVENT_CREATE
-        status = _hip.event_create(&ring.dma_done[b], False, True)
+        status = _hip.event_create(&ring.dma_done[b], True)
         if status != _hip.HIP_SUCCESS:
             _free_buffers(ring)
             return status

@@ -155,7 +155,7 @@ cdef int _open(Pipeline* p, int64_t gpu_ring, int64_t slot_bytes, uintptr_t copy
     status = gpu_ring_init(&p.ring, gpu_ring, slot_bytes, &call)
     if status != _hip.HIP_SUCCESS:
         return _failed(p, call, status)
-    status = _hip.event_create(&p.fence, False, False)
+    status = _hip.event_create(&p.fence, False)
     if status != _hip.HIP_SUCCESS:
         return _failed(p, _hip.CALL_EVENT_CREATE, status)
     if own_slots:

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from strata.engine.control cimport Failure
 from strata.engine.counters cimport N_COUNTERS
+from strata.engine.pipeline cimport Pipeline
 from strata.engine.running cimport Running
 
 
@@ -21,6 +22,7 @@ cdef class Request(Running):
     cdef readonly uintptr_t compute_stream
     cdef object __weakref__
 
+    cdef Pipeline* _live(self) except? NULL
     cdef int64_t _check_limit(self, limit) except -1
     cdef int _pass_dropped(self) except -1
     cdef int _release_iterated(self) except -1

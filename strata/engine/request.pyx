@@ -64,9 +64,14 @@ cdef class Request(Running):
     def __init__(self):
         raise TypeError("a Request is made by ExpertStreamer.begin()")
 
-    def __len__(self):
+    cdef Pipeline* _live(self) except? NULL:
+        """Its pipeline while it runs; NULL once it is over."""
         _hip.refuse_child()
-        return self.core.p.length if self.ended is None and self.core.p != NULL else self.final_length
+        return self.core.p if self.ended is None else NULL
+
+    def __len__(self):
+        cdef Pipeline* p = self._live()
+        return self.final_length if p == NULL else p.length
 
     @property
     def settings(self):
@@ -76,36 +81,30 @@ cdef class Request(Running):
     @property
     def issued(self):
         """Entries whose completion is recorded: the engine may queue waits on them."""
-        _hip.refuse_child()
-        if self.ended is None and self.core.p != NULL:
-            return self.core.p.issuer.issued.get()
-        return self.final_issued
+        cdef Pipeline* p = self._live()
+        return self.final_issued if p == NULL else p.issuer.issued.get()
 
     @property
     def consumed(self):
         """Entries whose `used` record is submitted."""
-        _hip.refuse_child()
-        if self.ended is None and self.core.p != NULL:
-            return self.core.p.issuer.consumed.get()
-        return self.final_consumed
+        cdef Pipeline* p = self._live()
+        return self.final_consumed if p == NULL else p.issuer.consumed.get()
 
     @property
     def released(self):
         """Entries that were given back or passed; `consumed` follows, where several share a record."""
-        _hip.refuse_child()
-        if self.ended is None and self.core.p != NULL:
-            return self.core.p.released
-        return self.final_released
+        cdef Pipeline* p = self._live()
+        return self.final_released if p == NULL else p.released
 
     @property
     def counters(self):
         """A snapshot of the request's counters; the final ones once it is over."""
         cdef int64_t[N_COUNTERS] now
-        _hip.refuse_child()
-        if self.ended is None and self.core.p != NULL:
-            read_counters(&self.core.p.counters, now)
-            return as_counters(now)
-        return as_counters(self.final)
+        cdef Pipeline* p = self._live()
+        if p == NULL:
+            return as_counters(self.final)
+        read_counters(&p.counters, now)
+        return as_counters(now)
 
     # --- taking entries -------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import logging
 
 from strata cimport _hip
 from strata.engine.control cimport WHO_ENGINE, Control, control_fail, control_reset, control_stop
-from strata.engine.counters cimport CounterBlock, clear_counters
+from strata.engine.counters cimport N_COUNTERS, CounterBlock, clear_counters, read_counters
 from strata.engine.command cimport Command, Rows
-from strata.engine.core cimport cause_error, rows_of
+from strata.engine.core cimport as_counters, cause_error, rows_of
 from strata.engine.host_ring cimport (HOST_RING_BUSY, HostRing, host_ring_allocate, host_ring_append, host_ring_begin, host_ring_buffer,
                                       host_ring_delete, host_ring_finish, host_ring_new, host_ring_start_workers,
                                       host_ring_submitted, host_ring_wait_ready, what_is_left, worker_states)
@@ -285,17 +285,12 @@ cdef class StagerCore:
 
     def counters(self):
         """A snapshot of the host ring's counters."""
-        cdef CounterBlock* c
+        cdef int64_t[N_COUNTERS] now
         _hip.refuse_child()
         if self.state == NULL:
             return Counters()
-        c = &self.state.counters
-        return Counters(
-            dma_done_records=c.dma_done_records.load(memory_order_relaxed),
-            host_reuse_waits=c.host_reuse_waits.load(memory_order_relaxed),
-            fences=c.fences.load(memory_order_relaxed),
-            fence_errors=c.fence_errors.load(memory_order_relaxed),
-            pageable_buffers=c.pageable_buffers.load(memory_order_relaxed))
+        read_counters(&self.state.counters, now)
+        return as_counters(now)
 
     def pinned_buffers(self):
         """Which buffers are pinned; empty before the first staged entry."""

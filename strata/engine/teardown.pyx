@@ -183,7 +183,6 @@ cdef void _forget_request(Pipeline* p) noexcept nogil:
         free(command.jobs)
         command.jobs = command.ends = command.job_entries = NULL
     p.commands = command
-    p.oldest = NULL
     p.listed = 0
     if p.timing:
         add(p.counters.wall_ns, now_ns() - p.began_ns)

@@ -30,7 +30,6 @@ NEEDED = (
     "hipMemcpyAsync", "hipMemsetAsync", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize",
     "hipStreamQuery", "hipStreamWaitEvent", "hipStreamGetDevice", "hipLaunchHostFunc",
     "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord", "hipEventQuery", "hipEventSynchronize",
-    "hipEventElapsedTime",
 )
 
 # How the cuda runtime begins to say that there is no driver at all, and the C library why a file does not open.

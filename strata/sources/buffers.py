@@ -94,14 +94,9 @@ def host_memory(source: Any, name: str, owners: Owners) -> tuple[int, int, int]:
         return _array_source(source, name, owners)
     if is_torch(source):
         return _torch_source(source, name, owners)
-    if isinstance(source, np.generic):
-        raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
-    try:
-        view = memoryview(source)
-    except TypeError:
+    view = _view(source, name)
+    if view is None:
         return _array_source(_by_array_interface(source, name), name, owners)
-    except (ValueError, BufferError) as error:  # a closed mmap, a released memoryview
-        raise ValueError(f"{name} is a {type(source).__name__} that gives no memory: {error}") from None
     if not view.c_contiguous:
         raise ValueError(f"{name} has strides {view.strides}, shape {view.shape}: C-contiguous is needed")
     if holds_objects(view.format):
@@ -134,16 +129,23 @@ def _type_name(dtype: np.dtype[Any]) -> Any:
     return dtype.str, dtype.itemsize
 
 
-def _as_array(source: Any, name: str) -> npt.NDArray[Any]:
-    """An array over a buffer, which it keeps exported, or over what has the array interface."""
+def _view(source: Any, name: str) -> memoryview | None:
+    """A view of a buffer; None of what is none."""
     if isinstance(source, np.generic):
         raise TypeError(f"{name} is a NumPy scalar ({type(source).__name__}): a buffer is needed")
     try:
-        view = memoryview(source)
+        return memoryview(source)
     except TypeError:
-        return _by_array_interface(source, name)
-    except (ValueError, BufferError) as error:
+        return None
+    except (ValueError, BufferError) as error:  # a closed mmap, a released memoryview
         raise ValueError(f"{name} is a {type(source).__name__} that gives no memory: {error}") from None
+
+
+def _as_array(source: Any, name: str) -> npt.NDArray[Any]:
+    """An array over a buffer, which it keeps exported, or over what has the array interface."""
+    view = _view(source, name)
+    if view is None:
+        return _by_array_interface(source, name)
     if holds_objects(view.format):
         raise TypeError(f"{name} holds Python objects: bytes are needed")
     array: npt.NDArray[Any] = np.asarray(view)

@@ -16,7 +16,7 @@ from strata.sources.buffers import new_regions
 from strata.sources.checkpoint_files import CheckpointFile, TensorPlace
 from strata.sources.families import Match, matcher
 from strata.sources.files import File
-from strata.sources.layers import LayerExperts, collect, convert, layer_of
+from strata.sources.layers import LayerExperts, StoredTensor, collect, convert, layer_of
 
 if TYPE_CHECKING:
     from strata.copies import ExpertCopies
@@ -321,14 +321,18 @@ class ExpertTable:
             room = np.empty(tensor.nbytes, np.uint8) if change else None
             for expert in range(each.experts):
                 slot = block[expert, field.offset : field.offset + field.nbytes]
-                into, at = slot if room is None else room, 0
-                for piece in tensor.pieces:
-                    part = into[at : at + piece.nbytes]
-                    if piece.nbytes:
-                        self._files[piece.file[expert]].read_into(int(piece.offset[expert]), part.data)
-                    at += piece.nbytes
+                self._read(tensor, expert, slot if room is None else room)
                 if change and room is not None:
                     convert(room, tensor, change, slot)
+
+    def _read(self, tensor: StoredTensor, expert: int, into: npt.NDArray[np.uint8]) -> None:
+        """Read an expert's tensor, as it is stored, into memory of its size."""
+        at = 0
+        for piece in tensor.pieces:
+            if piece.nbytes:
+                part = into[at : at + piece.nbytes]
+                self._files[piece.file[expert]].read_into(int(piece.offset[expert]), part.data)
+            at += piece.nbytes
 
     def _of_changes(self, layer: int) -> dict[str, npt.NDArray[np.uint8]]:
         """{tensor: (experts, bytes)} of a layer's tensors that the files do not have as they are wanted."""
@@ -343,12 +347,7 @@ class ExpertTable:
             array = np.empty((each.experts, tensor.nbytes), np.uint8)
             room = np.empty(tensor.nbytes, np.uint8)
             for expert in range(each.experts):
-                at = 0
-                for piece in tensor.pieces:
-                    if piece.nbytes:
-                        part = room[at : at + piece.nbytes]
-                        self._files[piece.file[expert]].read_into(int(piece.offset[expert]), part.data)
-                    at += piece.nbytes
+                self._read(tensor, expert, room)
                 convert(room, tensor, change, array[expert])
             how = " and ".join(change.words())
             _log.info("%s of layer %d is %s into host memory: %d bytes", tensor.name, layer, how, array.nbytes)

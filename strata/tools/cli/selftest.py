@@ -121,10 +121,5 @@ def _command(arguments: argparse.Namespace, name: str, seed: int) -> str:
     words = ["strata", "selftest", "--runtime", name, "--seed", str(seed)]
     if arguments.schedule:
         words += ["--schedule", arguments.schedule]
-    if arguments.quick:
-        words.append("--quick")
-    if arguments.share:
-        words.append("--share")
-    if arguments.in_process:
-        words.append("--in-process")
+    words += [f"--{flag}" for flag in ("quick", "share", "in-process") if getattr(arguments, flag.replace("-", "_"))]
     return shlex.join(words)

@@ -24,6 +24,7 @@ from strata.tools.selftest.oracle import Consumption, Oracle
 from strata.tools.selftest.outcome import Outcome
 from strata.tools.selftest.readback import Readback
 from strata.tools.selftest.sources import Pool
+from strata.tools.selftest.transitions import Configuration
 
 __all__ = ["run"]
 
@@ -34,16 +35,12 @@ BATCHES = ((1, 1, 1), (4, 3, 2), (8, 5, 5))
 
 
 @dataclass(frozen=True)
-class _Configuration:
-    gpu_ring: int
-    batches: tuple[int, int, int]
-    kind: str
+class _Configuration(Configuration):
     share: bool
 
     @property
     def name(self) -> str:
-        batches = "/".join(map(str, self.batches))
-        return f"gpu_ring {self.gpu_ring}, {batches}, {self.kind}" + (", shared" if self.share else "")
+        return super().name + (", shared" if self.share else "")
 
 
 def _configurations(quick: bool) -> Iterator[_Configuration]:

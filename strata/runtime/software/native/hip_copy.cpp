@@ -185,20 +185,21 @@ hipError_t hipMemcpy(void* dst, const void* src, size_t bytes, hipMemcpyKind kin
   return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, kind));
 }
 
-hipError_t hipMemcpyHtoD(void* dst, const void* src, size_t bytes) {
-  const Call call(Fn::MemcpyHtoD, nullptr, nullptr, dst, bytes);
-  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyHostToDevice));
-}
+// Copies whose names say which way they go.
+#define STRATA_SW_COPY(way, Source, kind)                                                                \
+  hipError_t hipMemcpy##way(void* dst, Source src, size_t bytes) {                                       \
+    STRATA_SW_ENTER(call, Fn::Memcpy##way, nullptr, nullptr, dst, bytes);                                \
+    return call.finish(copy_sync(call, dst, src, bytes, kind));                                          \
+  }                                                                                                      \
+  hipError_t hipMemcpy##way##Async(void* dst, Source src, size_t bytes, hipStream_t stream) {            \
+    STRATA_SW_ENTER(call, Fn::Memcpy##way##Async, stream, nullptr, dst, bytes);                          \
+    return call.finish(copy_async(call, dst, src, bytes, kind, stream));                                 \
+  }
 
-hipError_t hipMemcpyDtoH(void* dst, void* src, size_t bytes) {
-  const Call call(Fn::MemcpyDtoH, nullptr, nullptr, dst, bytes);
-  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToHost));
-}
-
-hipError_t hipMemcpyDtoD(void* dst, void* src, size_t bytes) {
-  const Call call(Fn::MemcpyDtoD, nullptr, nullptr, dst, bytes);
-  return call.answered() ? call.status() : call.finish(copy_sync(call, dst, src, bytes, hipMemcpyDeviceToDevice));
-}
+STRATA_SW_COPY(HtoD, const void*, hipMemcpyHostToDevice)
+STRATA_SW_COPY(DtoH, void*, hipMemcpyDeviceToHost)
+STRATA_SW_COPY(DtoD, void*, hipMemcpyDeviceToDevice)
+#undef STRATA_SW_COPY
 
 // AMD: a copy of the current device's null stream, as hipMemcpy's.
 hipError_t hipMemcpyPeer(void* dst, int dst_device, const void* src, int src_device, size_t bytes) {
@@ -210,21 +211,6 @@ hipError_t hipMemcpyPeer(void* dst, int dst_device, const void* src, int src_dev
 hipError_t hipMemcpyAsync(void* dst, const void* src, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
   const Call call(Fn::MemcpyAsync, stream, nullptr, dst, bytes);
   return call.answered() ? call.status() : call.finish(copy_async(call, dst, src, bytes, kind, stream));
-}
-
-hipError_t hipMemcpyHtoDAsync(void* dst, const void* src, size_t bytes, hipStream_t stream) {
-  STRATA_SW_ENTER(call, Fn::MemcpyHtoDAsync, stream, nullptr, dst, bytes);
-  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyHostToDevice, stream));
-}
-
-hipError_t hipMemcpyDtoHAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
-  STRATA_SW_ENTER(call, Fn::MemcpyDtoHAsync, stream, nullptr, dst, bytes);
-  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToHost, stream));
-}
-
-hipError_t hipMemcpyDtoDAsync(void* dst, void* src, size_t bytes, hipStream_t stream) {
-  STRATA_SW_ENTER(call, Fn::MemcpyDtoDAsync, stream, nullptr, dst, bytes);
-  return call.finish(copy_async(call, dst, src, bytes, hipMemcpyDeviceToDevice, stream));
 }
 
 hipError_t hipMemcpyPeerAsync(void* dst, int dst_device, const void* src, int src_device, size_t bytes,
