@@ -133,23 +133,27 @@ def generate(core: list[Extension]) -> list[Extension]:
 
     Times do not tell: pip builds in an environment of its own, where the declarations of HIP's bindings are always
     new. So the key of what went in is kept beside what came out. C++ that comes out as it was keeps its time, too.
+    Where a declaration changed, all is generated: Cython does not see whom ``from strata cimport _hip`` concerns.
     """
     from rocm.bindings import cyhip
 
     inputs = [*sorted((ROOT / "strata").rglob("*.p[xy][xd]")), *sorted(Path(cyhip.__file__).parent.glob("*.pxd"))]
     texts = [Cython.__version__, repr(DIRECTIVES), *(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in inputs)]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    declared = hashlib.sha256("\0".join(path.read_text("utf-8") for path in inputs if path.suffix == ".pxd").encode()).hexdigest()
     kept = ROOT / "build" / "generated.key"
     outputs = [Path(extension.sources[0]).with_suffix(".cpp") for extension in core]
     before = {path: (path.read_bytes(), path.stat()) for path in outputs if path.exists()}
-    if len(before) < len(outputs) or not kept.exists() or kept.read_text() != key:
+    was = kept.read_text().split() if kept.exists() else []
+    if len(before) < len(outputs) or was != [key, declared]:
         kept.unlink(missing_ok=True)
-        cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."], nthreads=os.cpu_count() or 1)
+        cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."], nthreads=os.cpu_count() or 1,
+                  force=was[1:] != [declared])
         for path, (text, status) in before.items():
             if path.read_bytes() == text:
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(key)
+        kept.write_text(f"{key} {declared}")
     for extension, output in zip(core, outputs, strict=True):
         extension.sources = [str(output)]
     return sorted(core, key=lambda extension: -Path(extension.sources[0]).stat().st_size)
