@@ -84,13 +84,15 @@ class Slots:
     waited: int = 0
     lent: bool = False
     stream: int | None = None
+    #: A begin that failed later has waited for the last request's end on its own stream: that is waited for once.
+    passed: bool = False
 
     def __post_init__(self) -> None:
         self.order = [0] * self.gpu_ring
 
     def begin_waits(self, lent: bool, stream: int) -> list[int]:
         """Compute streams that the copy stream waits for before the request."""
-        others = [] if self.stream is None or self.stream == stream else [self.stream]
+        others = [] if self.passed or self.stream is None or self.stream == stream else [self.stream]
         return others + ([stream] if lent else [])
 
     def begin(self, lent: bool, stream: int) -> None:
@@ -99,7 +101,7 @@ class Slots:
             self.waited = self.records
         if lent or self.lent:
             self.order = [0] * self.gpu_ring
-        self.lent, self.stream = lent, stream
+        self.lent, self.stream, self.passed = lent, stream, False
 
     def record(self, entries: Iterable[int]) -> int:
         """One record that covers the uses of some entries; its number."""
