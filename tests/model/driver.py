@@ -253,6 +253,9 @@ class Driver(RuleBasedStateMachine):
             if self.engine_strikes(bench, "hipEventRecord", 1):
                 self.engine_fails(bench, action, model.released - 1)
             model.flush()
+            if self.due(bench):  # what the issuer may do from here on fails: the call would hear of it as it waits
+                self.call(bench, bench.running[1].flush)
+                self.hear(bench)
 
     def take_span(self, bench: Bench, limit: int) -> bool:
         """Acquire a span and have the engine's kernels read what is wanted of it."""
