@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Of the tree's files under strata/, those that a wheel holds as they are.
 KEPT = {".py", ".pyi", ".pxd", ".h", ".hpp", ".json", ".typed"}
 #: C++ headers of the runtimes: of their own sources alone.
-NATIVE = re.compile(r"strata/runtime/\w+/native/")
+NATIVE = re.compile(r"strata/runtime/(\w+/native/|\w+\.hpp$)")
 LIBRARIES = {"strata/runtime/software/libstrata_hip_software.so", "strata/runtime/cuda/libstrata_hip_cuda.so"}
 MODULE = re.compile(r"strata/[\w/]+\.cpython-\w+-[\w-]+\.so")
 METADATA = re.compile(
