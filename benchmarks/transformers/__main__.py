@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -128,8 +129,10 @@ def one(arm: Arm, arguments: argparse.Namespace, path: Path, device: torch.devic
     with arm.open(path, device, loaded) as model:
         row["open_seconds"] = time.perf_counter() - began
         for n in lengths:
-            first, seconds, logits = prefill(model, prompts[n], 1 if arm.slow else arguments.repeat)
-            row["prefill"][str(n)] = {"first_seconds": first, "seconds": seconds}
+            repeat, before = 1 if arm.slow else arguments.repeat, copied_bytes(model)
+            first, seconds, logits = prefill(model, prompts[n], repeat)
+            row["prefill"][str(n)] = {"first_seconds": first, "seconds": seconds,
+                                      "copied_gb": (copied_bytes(model) - before) / (repeat + 1) / 1e9}
             compare(row, want, str(n), logits)
         tokens = min(4, arguments.decode) if arm.slow else arguments.decode
         row["decode_seconds"], got = decode(model, prompts[min(DECODE_PROMPT, lengths[0])], tokens)
@@ -145,6 +148,15 @@ def one(arm: Arm, arguments: argparse.Namespace, path: Path, device: torch.devic
     return row
 
 
+def copied_bytes(model: Any) -> int:
+    """Bytes of experts that strata has copied so far; 0 where it streams nothing."""
+    streaming = model.__dict__.get("_strata_model")
+    if streaming is None:
+        return 0
+    counters = streaming[0].streamer.counters
+    return int(counters.direct_bytes + counters.staged_bytes)
+
+
 def compare(row: dict[str, Any], want: dict[str, Any], key: str, logits: torch.Tensor) -> None:
     """Bits against the first arm's."""
     expected = want.setdefault(key, logits)
@@ -154,17 +166,19 @@ def compare(row: dict[str, Any], want: dict[str, Any], key: str, logits: torch.T
 
 def walks(arguments: argparse.Namespace, path: Path, device: torch.device, prompts: dict[int, torch.Tensor],
           lengths: list[int]) -> dict[str, dict[str, float]]:
-    """Seconds of each walk, and of the one that the formula takes, from files."""
+    """Seconds of each walk, and of the one that the formula takes, from files: medians of walks that take turns."""
     from strata.integrations.transformers import from_pretrained, lists_ahead, streamed, unstream
 
     model = from_pretrained(path, device=device)
-    results: dict[str, dict[str, float]] = {}
     choices = {"all ahead": lambda *_: True, "routed only": lambda *_: False, "by the formula": lists_ahead}
-    for name, choice in choices.items():
-        streamed(model).lists_ahead = choice
-        results[name] = {str(n): prefill(model, prompts[n], arguments.repeat)[1] for n in lengths}
+    seconds: dict[str, dict[str, list[float]]] = {name: {str(n): [] for n in lengths} for name in choices}
+    for n in lengths:
+        for _ in range(2 * arguments.repeat + 1):
+            for name, choice in choices.items():
+                streamed(model).lists_ahead = choice
+                seconds[name][str(n)].append(prefill(model, prompts[n], 0)[0])
     unstream(model)
-    return results
+    return {name: {n: statistics.median(each[1:]) for n, each in row.items()} for name, row in seconds.items()}
 
 
 def first_tokens(run: dict[str, Any], path: Path, device: torch.device, tokens: int, names: set[str]) -> None:

@@ -14,7 +14,8 @@ def markdown(run: dict[str, Any]) -> str:
     lines = [
         f"{run['shape']}, {run['layers']} layers, {run['expert_gb']:.2f} GB of experts, bfloat16; {machine['device']}, "
         f"torch {machine['torch']}, transformers {machine['transformers']}, strata {machine['strata']}. One large "
-        f"pinned copy: {run['link_gb_s']:.1f} GB/s.",
+        f"pinned copy: {run['link_gb_s']:.1f} GB/s. GB/s count all experts; what no token is routed to need not be "
+        "copied.",
         "",
         "| arm | " + " | ".join(f"{n} tokens: tokens/s (GB/s)" for n in lengths)
         + " | decode, tokens/s | GPU peak, GB | bits |",
@@ -27,7 +28,8 @@ def markdown(run: dict[str, Any]) -> str:
         cells = []
         for n in lengths:
             got = row["prefill"][str(n)]
-            cells.append(f"{n / got['seconds']:,.0f} ({run['expert_gb'] / got['seconds']:.1f})")
+            copied = f"; {got['copied_gb']:.2f} GB copied" if got["copied_gb"] else ""
+            cells.append(f"{n / got['seconds']:,.0f} ({run['expert_gb'] / got['seconds']:.1f}{copied})")
         same = "equal" if row["equal"] else f"differ by {row['difference']:.3g}"
         peak = f"{row['gpu_peak_bytes'] / 1e9:.2f}" if row["gpu_peak_bytes"] else ""
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {1 / row['decode_seconds']:.2f} | {peak} | {same} |")

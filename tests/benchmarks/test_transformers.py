@@ -31,6 +31,7 @@ def test_the_tiny_shape(tmp_path: Path) -> None:
     for name, row in run["arms"].items():
         assert row["equal"] is True, name
         assert set(row["prefill"]) == {"64", "8"}
+        assert all((got["copied_gb"] > 0) == name.startswith("strata") for got in row["prefill"].values())
     assert set(run["walks"]) == {"all ahead", "routed only", "by the formula"}
     assert [(row["arm"], row["cache"]) for row in run["first_token"]] == [("strata, files", "warm"), ("strata, files", "cold")]
     assert all(row["seconds"] > row["load_seconds"] > 0 < row["again_seconds"] for row in run["first_token"])
