@@ -85,9 +85,8 @@ class Machine(Driver):
         """Only where nothing is pending; so it is the one rule that waits for all streams."""
         self.let_go()
         control.thread_role("test")
-        for bench in self.benches:
-            for stream in (bench.streamer.copy_stream, bench.default, bench.compute):
-                _hip.synchronize_stream(stream)
+        for stream in (*self.streams, *(own for bench in self.benches for own in (bench.streamer.copy_stream, bench.default))):
+            _hip.synchronize_stream(stream)
         self.compare()
         control.configure(schedule=schedule, seed=seed, idle_ms=1)
         self.begun = 0
