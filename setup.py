@@ -5,6 +5,7 @@ A compile that fails, fails the installation: there is no pure-Python core to fa
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -63,7 +64,8 @@ class BuildExt(build_ext):
         # are compiled apart for Windows, and windows.h is nothing to share.)
         if ext.name in RUNTIMES and not WINDOWS:
             unit = Path(self.build_temp) / f"{ext.name.rpartition('.')[2]}.cpp"
-            text = "".join(f'#include "{os.path.relpath(source, unit.parent)}"\n' for source in ext.sources)
+            folder = os.path.realpath(unit.parent)  # the compiler goes up from there, not from a link to it
+            text = "".join(f'#include "{os.path.relpath(os.path.realpath(source), folder)}"\n' for source in ext.sources)
             if not unit.exists() or unit.read_text() != text:  # a new file would be compiled again
                 unit.write_text(text)
             ext.depends, ext.sources = [*ext.depends, *ext.sources], [str(unit)]
@@ -132,28 +134,33 @@ def generate(core: list[Extension]) -> list[Extension]:
     """Generate C++ from Cython, unless what stands in the tree was generated from just this.
 
     Times do not tell: pip builds in an environment of its own, where the declarations of HIP's bindings are always
-    new. So the key of what went in is kept beside what came out. C++ that comes out as it was keeps its time, too.
-    Where a declaration changed, all is generated: Cython does not see whom ``from strata cimport _hip`` concerns.
+    new, and a file or a Cython may come with an old time. So the key of what went into each module is kept, and Cython
+    is told what to do. C++ that comes out as it was keeps its time, too. Declarations go into all keys: whom
+    ``from strata cimport _hip`` concerns is not looked up.
     """
     from rocm.bindings import cyhip
 
-    inputs = [*sorted((ROOT / "strata").rglob("*.p[xy][xd]")), *sorted(Path(cyhip.__file__).parent.glob("*.pxd"))]
-    texts = [Cython.__version__, repr(DIRECTIVES), *(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in inputs)]
-    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    declared = hashlib.sha256("\0".join(path.read_text("utf-8") for path in inputs if path.suffix == ".pxd").encode()).hexdigest()
-    kept = ROOT / "build" / "generated.key"
+    declarations = [*sorted((ROOT / "strata").rglob("*.pxd")), *sorted(Path(cyhip.__file__).parent.glob("*.pxd"))]
+    shared = [Cython.__version__, repr(DIRECTIVES), *(f"{path.name}\n{path.read_text('utf-8')}" for path in declarations)]
+    keys = {}
+    for extension in core:
+        texts = [*shared, Path(extension.sources[0]).read_text("utf-8")]
+        keys[extension.name] = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    kept = ROOT / "build" / "generated.json"
+    was = json.loads(kept.read_text()) if kept.exists() else {}
     outputs = [Path(extension.sources[0]).with_suffix(".cpp") for extension in core]
     before = {path: (path.read_bytes(), path.stat()) for path in outputs if path.exists()}
-    was = kept.read_text().split() if kept.exists() else []
-    if len(before) < len(outputs) or was != [key, declared]:
+    stale = [extension for extension, output in zip(core, outputs, strict=True)
+             if output not in before or was.get(extension.name) != keys[extension.name]]
+    if stale:
         kept.unlink(missing_ok=True)
-        cythonize(core, language_level=3, compiler_directives=DIRECTIVES, include_path=["."], nthreads=os.cpu_count() or 1,
-                  force=was[1:] != [declared])
+        cythonize(stale, force=True, language_level=3, compiler_directives=DIRECTIVES, include_path=["."],
+                  nthreads=os.cpu_count() or 1)
         for path, (text, status) in before.items():
             if path.read_bytes() == text:
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(f"{key} {declared}")
+        kept.write_text(json.dumps(keys))
     for extension, output in zip(core, outputs, strict=True):
         extension.sources = [str(output)]
     return sorted(core, key=lambda extension: -Path(extension.sources[0]).stat().st_size)

@@ -1,13 +1,19 @@
-"""A tree that is not whole is refused by the build: no module is left out without a word."""
+"""A tree that is not whole is refused by the build, and what it has made before is taken for what it is."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from setuptools import Extension
+from setuptools.dist import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,6 +26,15 @@ def tree(tmp_path: Path) -> Path:
         generated.unlink(missing_ok=True)
     shutil.copy(ROOT / "setup.py", tmp_path)
     return tmp_path
+
+
+def load_setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("strata_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    setup = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(setup)
+    return setup
 
 
 def build(tree: Path) -> subprocess.CompletedProcess[str]:
@@ -58,3 +73,65 @@ def test_a_declaration_is_missing(tree: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("CompileError: strata/_hip.pyx")
     assert not list(tree.rglob("*.so"))
+
+
+def test_a_module_is_generated_again_where_what_it_was_made_from_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its file, Cython or the directives come with no newer time; what stands is left alone."""
+    setup = load_setup()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    generated: list[str] = []
+
+    def cythonize(core: list[Extension], *, force: bool = False, **_: object) -> None:
+        for source in (Path(extension.sources[0]) for extension in core):
+            output = source.with_suffix(".cpp")
+            if force or not output.exists() or output.stat().st_mtime < source.stat().st_mtime:
+                generated.append(source.stem)
+                output.write_text(source.read_text())
+
+    def again() -> list[str]:
+        generated.clear()
+        setup.generate([Extension(f"strata.{name}", [f"strata/{name}.pyx"]) for name in ("a", "b")])
+        return list(generated)
+
+    def write(name: str, text: str) -> None:
+        path = tmp_path / "strata" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (0, 0))
+
+    monkeypatch.setattr(setup, "cythonize", cythonize)
+    for name in ("a.pyx", "b.pyx", "a.pxd"):
+        write(name, "1")
+    assert again() == ["a", "b"]
+    assert again() == []
+    write("a.pyx", "2")
+    assert again() == ["a"]
+    write("a.pxd", "2")
+    assert again() == ["a", "b"]
+    monkeypatch.setitem(setup.DIRECTIVES, "emit_code_comments", True)
+    assert again() == ["a", "b"]
+    monkeypatch.setattr(setup.Cython, "__version__", "another")
+    assert again() == ["a", "b"]
+    (tmp_path / "strata" / "b.cpp").unlink()
+    assert again() == ["b"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="runtimes are compiled apart there")
+def test_a_runtimes_unit_finds_its_sources_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linked temporary folder: what is above it is not what its name says."""
+    setup = load_setup()
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(setup.build_ext, "build_extension", lambda command, extension: None)
+    (tmp_path / "some" / "where").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "some" / "where")
+    command = setup.BuildExt(Distribution())
+    command.build_temp = str(tmp_path / "link")
+    for extension in setup.runtime_extensions():
+        command.build_extension(extension)
+        unit = Path(extension.sources[0])
+        named = re.findall(r'#include "(.+)"\n', unit.read_text())
+        assert named
+        assert [path for path in named if not (unit.parent / path).exists()] == []
