@@ -182,13 +182,12 @@ def _linear(rows: torch.Tensor, projection: Projection, ends: torch.Tensor, on_h
 def _takes_grouped(weight: torch.Tensor) -> bool:
     if _grouped_mm is None:
         return False
-    if weight.device.type != "cuda":
-        return True
-    if weight.dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < (8, 0):
+    if weight.is_cuda and (weight.dtype != torch.bfloat16
+                           or torch.cuda.get_device_capability(weight.device) < (8, 0)):
         return False
-    size = weight.element_size()
-    # The rows' stride is the second of them: they are contiguous.
-    return all(stride == 1 or stride * size % 16 == 0 for stride in (*weight.stride(), weight.shape[1]))
+    # The rows are contiguous: their stride is the weight's `in`.
+    strides = (weight.stride(0), max(weight.stride()[1:]), weight.shape[1])
+    return all(stride * weight.element_size() % 16 == 0 for stride in strides)
 
 
 def _one_by_one(rows: torch.Tensor, weight: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:

@@ -106,6 +106,8 @@ def stream_experts(
     return model
 
 
+# Outside of inference mode: the forwards need not be in it.
+@torch.inference_mode(False)
 def start(
     model: nn.Module, layers: list[ExpertsLayer], device: torch.device, *, slots: int | None, cache_bytes: int,
     pins: contextlib.ExitStack, options: dict[str, Any],

@@ -278,7 +278,8 @@ class StreamedModel:
                     assert row is not None
                     keep.add(row)
                     found[expert] = row
-        rows.multiply(routed, layer.cached.copied(to_device([found[expert] for expert in routed], self.device)))
+        if routed:
+            rows.multiply(routed, layer.cached.copied(to_device([found[expert] for expert in routed], self.device)))
 
     def _list(self, forward: _Forward, layer: ExpertsLayer, experts: list[int]) -> int:
         """List experts that are taken at once; return the first one's entry."""
@@ -358,7 +359,7 @@ class StreamedModel:
             if failed:
                 if self.cache is not None:
                     self.cache.clear()
-            elif forward.seen:
+            elif forward.seen and forward.tokens:
                 self.order = list(forward.seen)
                 expected = sum(each.experts * expected_share(forward.tokens, each.choices, each.experts)
                                for each in forward.seen)

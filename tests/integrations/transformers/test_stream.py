@@ -99,6 +99,42 @@ def test_more_threads_have_the_bits_of_grouped_mm(model: Any) -> None:
     assert torch.equal(logits(model, ids), want)
 
 
+def test_sizes_that_the_grouped_gemm_refuses() -> None:
+    """Rows of 120 bytes: what transformers computes by itself is computed streamed, too."""
+    model = made(**CHOICES, moe_intermediate_size=30)
+    model.set_experts_implementation("eager")
+    ids = families.prompt(1, 12)
+    want = logits(model, ids)
+    for options in ({}, {"cache_bytes": 10**6}):
+        stream_experts(model, slots=6, device="cpu", **options)
+        torch.testing.assert_close(logits(model, ids), want)
+        unstream(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_bytes": 10**6}], ids=str)
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_a_call_that_routes_to_no_expert(model: Any, tokens: int, options: dict[str, Any]) -> None:
+    """No tokens, or only indices past the last expert."""
+    ids = families.prompt(1, 3)
+    want = logits(model, ids)
+    stream_experts(model, slots=6, device="cpu", **options)
+    for layer in model.model.layers:
+        with torch.no_grad():
+            got = layer.mlp.experts(torch.ones(tokens, model.config.hidden_size), torch.full((tokens, 4), 16),
+                                    torch.ones(tokens, 4))
+        assert torch.equal(got, torch.zeros(tokens, model.config.hidden_size))
+    assert torch.equal(logits(model, ids), want)
+
+
+def test_streamed_in_inference_mode_and_called_outside(model: Any) -> None:
+    ids = families.prompt(1, 3)
+    want = logits(model, ids)
+    with torch.inference_mode():
+        stream_experts(model, slots=6, device="cpu", cache_bytes=10**6)
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, want)
+
+
 def test_which_walk_follows_from_the_formula(model: Any) -> None:
     stream_experts(model, slots=6, device="cpu")
     tokens = next(tokens for tokens in range(1, 100) if lists_ahead(tokens, 4, 16))
