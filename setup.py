@@ -53,11 +53,17 @@ class BuildExt(build_ext):
             self.parallel = os.cpu_count()
         # What another compiler or other flags made is not taken for this build's.
         compiler = " ".join(os.environ.get(name, "") for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"))
-        asked = f"{sys.version} {CXX_FLAGS} {EXTRA} {sorted(FACES)} {compiler} {self.inplace}"
-        kept = Path(self.build_temp) / "flags"
-        self.force = self.force or not kept.exists() or kept.read_text() != asked
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(asked)
+        self.asked = f"{sys.version} {CXX_FLAGS} {EXTRA} {sorted(FACES)} {compiler} {self.inplace}"
+        self.kept = Path(self.build_temp) / "flags"
+        self.force = self.force or not self.kept.exists() or self.kept.read_text() != self.asked
+
+    def run(self) -> None:
+        # Only what builds may say so: pip finalizes this command for the metadata, too, in a process before.
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        if self.force:
+            self.kept.unlink(missing_ok=True)
+        super().run()
+        self.kept.write_text(self.asked)
 
     def build_extension(self, ext: Extension) -> None:
         # A runtime is one translation unit: apart, its files spend two thirds of their time in the same headers. (They

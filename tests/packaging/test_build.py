@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from setuptools import Extension
@@ -135,3 +136,29 @@ def test_a_runtimes_unit_finds_its_sources_through_a_link(tmp_path: Path, monkey
         named = re.findall(r'#include "(.+)"\n', unit.read_text())
         assert named
         assert [path for path in named if not (unit.parent / path).exists()] == []
+
+
+def test_other_flags_build_all_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a build with them has ended: not where it broke off, nor where pip asked for the metadata alone."""
+    setup = load_setup()
+    monkeypatch.chdir(tmp_path)
+
+    def command(flags: str) -> Any:
+        monkeypatch.setattr(setup, "EXTRA", [flags])
+        made = setup.BuildExt(Distribution({"name": "x"}))
+        made.finalize_options()
+        return made
+
+    def broken(command: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup.build_ext, "run", lambda command: None)
+    assert command("-O0").force
+    command("-O0").run()
+    assert not command("-O0").force
+    assert command("-O1").force
+    assert command("-O1").force
+    monkeypatch.setattr(setup.build_ext, "run", broken)
+    with pytest.raises(KeyboardInterrupt):
+        command("-O1").run()
+    assert command("-O0").force
