@@ -57,9 +57,10 @@ def test_quick(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-def test_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [False, True])
+def test_full(share: bool, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    done = _selftest("--runtime", "software", "--json", str(file))
+    done = _selftest("--runtime", "software", "--json", str(file), *["--share"] * share)
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads(file.read_text())
     for schedule in SCHEDULES:

@@ -127,6 +127,7 @@ class _Terminal:
             slots[-1].synchronize()  # so that the slots are known to hold these entries from here on
             for slot in slots[:-1]:
                 slot.release()
+            request.flush()  # where dependencies are shared, a release inside its copy group is pending
             # The terminal is not released: the window has no room for the group that follows.
             closed = self._oracle.published(self._groups, terminal)
             settles(lambda: request.issued, closed, "entries published before the terminal's release")
@@ -135,6 +136,7 @@ class _Terminal:
                 if request.issued != closed:
                     problems.append(f"{request.issued} entries published before the terminal's release")
                 slots[-1].release()
+                request.flush()
                 problems += self._held(request, hold, terminal + 1, after.begin, after.end)
             finally:
                 hold.release()
@@ -179,7 +181,7 @@ class _Terminal:
         """After the latch is open, take the rest of the list."""
         for entry in range(consumed, len(self._entries)):
             allowed = self._oracle.published(self._groups, entry)
-            request.flush()  # what is pending where dependencies are shared
+            request.flush()
             settles(lambda: request.issued, allowed, f"entries published with {entry} released")
             slot = request.acquire(DEADLINE_S)
             self._read(entry, slot)
