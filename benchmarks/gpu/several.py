@@ -52,6 +52,12 @@ def _process(index: int, device: str, layers: int, passes: int, together: Any, r
     results.put((index, *took))
 
 
+def _devices(count: int) -> list[str]:
+    """What names the GPUs that torch sees: where the caller chose some of the machine's, these."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
+    return chosen.split(",")[:count] if chosen else [str(index) for index in range(count)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 2 where there are fewer GPUs than asked for."""
     parser = argparse.ArgumentParser(prog=_PROG, description=__doc__.splitlines()[0])
@@ -73,8 +79,8 @@ def _run(args: argparse.Namespace) -> int:
         return complain(_PROG, None, RuntimeError(f"--gpus is {args.gpus}; torch sees {there}"), BAD_INPUT)
     context = multiprocessing.get_context("spawn")
     together, results = context.Barrier(args.gpus), context.Queue()
-    processes = [context.Process(target=_process, args=(k, str(k), args.layers, args.passes, together, results))
-                 for k in range(args.gpus)]
+    processes = [context.Process(target=_process, args=(k, device, args.layers, args.passes, together, results))
+                 for k, device in enumerate(_devices(args.gpus))]
     for process in processes:
         process.start()
     for process in processes:

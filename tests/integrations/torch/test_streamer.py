@@ -147,6 +147,7 @@ def test_bad_input(weights) -> None:
         ({"slots": torch.empty(4, 4, dtype=torch.uint8)}, ValueError, "at least 1 row of at least"),
         ({"slots": torch.empty(0, 4000, dtype=torch.uint8)}, ValueError, "at least 1 row"),
         ({"slots": torch.empty(4000, 4, dtype=torch.uint8).T}, ValueError, "strides"),
+        ({"slots": torch.empty(4 * 4096 + 1, dtype=torch.uint8)[1:].view(4, 4096)}, ValueError, "1 bytes into"),
         ({"slots": torch.empty(4, 4096, dtype=torch.uint8)}, ValueError, "not all device memory"),
         ({"slots": torch.empty(4, 4096, dtype=torch.uint8), "gpu_ring": 5}, ValueError, "gpu_ring is 5"),
         ({"device": "cuda"}, strata.StrataError, "the device is cuda"),
