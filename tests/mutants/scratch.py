@@ -156,7 +156,8 @@ class ScratchTree:
         """What a build of the module reads and writes; setuptools keeps a library in build/, and copies that."""
         kinds = (".pyx", ".cpp", ".o", ".so")
         places = (self.root / "strata", self.root / "build")
-        return [path for place in places for path in place.rglob(f"{module}.*") if path.suffix in kinds]
+        files = [path for place in places for path in place.rglob(f"{module}.*") if path.suffix in kinds]
+        return [*files, self.root / "build" / "generated.json"]  # of what the C++ was generated
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
