@@ -5,7 +5,6 @@ A compile that fails, fails the installation: there is no pure-Python core to fa
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -148,16 +147,16 @@ def generate(core: list[Extension]) -> list[Extension]:
 
     declarations = [*sorted((ROOT / "strata").rglob("*.pxd")), *sorted(Path(cyhip.__file__).parent.glob("*.pxd"))]
     shared = [Cython.__version__, repr(DIRECTIVES), *(f"{path.name}\n{path.read_text('utf-8')}" for path in declarations)]
-    keys = {}
+    keys = []
     for extension in core:
         texts = [*shared, Path(extension.sources[0]).read_text("utf-8")]
-        keys[extension.name] = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    kept = ROOT / "build" / "generated.json"
-    was = json.loads(kept.read_text()) if kept.exists() else {}
+        keys.append(f"{extension.name} " + hashlib.sha256("\0".join(texts).encode()).hexdigest())
+    kept = ROOT / "build" / "generated.keys"
+    was = set(kept.read_text().splitlines()) if kept.exists() else set()
     outputs = [Path(extension.sources[0]).with_suffix(".cpp") for extension in core]
     before = {path: (path.read_bytes(), path.stat()) for path in outputs if path.exists()}
-    stale = [extension for extension, output in zip(core, outputs, strict=True)
-             if output not in before or was.get(extension.name) != keys[extension.name]]
+    stale = [extension for extension, output, key in zip(core, outputs, keys, strict=True)
+             if output not in before or key not in was]
     if stale:
         kept.unlink(missing_ok=True)
         cythonize(stale, force=True, language_level=3, compiler_directives=DIRECTIVES, include_path=["."],
@@ -166,7 +165,7 @@ def generate(core: list[Extension]) -> list[Extension]:
             if path.read_bytes() == text:
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(keys))
+        kept.write_text("\n".join(keys) + "\n")
     for extension, output in zip(core, outputs, strict=True):
         extension.sources = [str(output)]
     return sorted(core, key=lambda extension: -Path(extension.sources[0]).stat().st_size)

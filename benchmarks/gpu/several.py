@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from strata.tools.cli.arguments import positive
 from strata.tools.command import BAD_INPUT, complain, needs, run_command
 
 __all__ = ["main"]
@@ -52,6 +53,15 @@ def _process(index: int, device: str, layers: int, passes: int, together: Any, r
     results.put((index, *took))
 
 
+def _guarded(index: int, device: str, layers: int, passes: int, together: Any, results: Any) -> None:
+    """`_process`; where it fails, nobody waits for it any longer."""
+    try:
+        _process(index, device, layers, passes, together, results)
+    except BaseException:
+        together.abort()
+        raise
+
+
 def _devices(count: int) -> list[str]:
     """What names the GPUs that torch sees: where the caller chose some of the machine's, these."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
@@ -61,9 +71,9 @@ def _devices(count: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 2 where there are fewer GPUs than asked for."""
     parser = argparse.ArgumentParser(prog=_PROG, description=__doc__.splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--layers", type=int, default=6, help="layers of 512 experts, 0.7 GB each (default: 6)")
-    parser.add_argument("--passes", type=int, default=10, help="prefills that are timed (default: 10)")
+    parser.add_argument("--gpus", type=positive, default=2, help="how many (default: 2)")
+    parser.add_argument("--layers", type=positive, default=6, help="layers of 512 experts, 0.7 GB each (default: 6)")
+    parser.add_argument("--passes", type=positive, default=10, help="prefills that are timed (default: 10)")
     args = parser.parse_args(argv)
     return run_command(_PROG, lambda: _run(args))
 
@@ -75,11 +85,11 @@ def _run(args: argparse.Namespace) -> int:
     from benchmarks.gpu.spans import Shape
 
     there = torch.cuda.device_count()
-    if not 1 <= args.gpus <= there:
+    if args.gpus > there:
         return complain(_PROG, None, RuntimeError(f"--gpus is {args.gpus}; torch sees {there}"), BAD_INPUT)
     context = multiprocessing.get_context("spawn")
     together, results = context.Barrier(args.gpus), context.Queue()
-    processes = [context.Process(target=_process, args=(k, device, args.layers, args.passes, together, results))
+    processes = [context.Process(target=_guarded, args=(k, device, args.layers, args.passes, together, results))
                  for k, device in enumerate(_devices(args.gpus))]
     for process in processes:
         process.start()

@@ -20,18 +20,14 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def prefill(model: Any, ids: torch.Tensor, repeat: int) -> tuple[float, float, torch.Tensor]:
-    """First seconds, median seconds of the later ones (0 without any), last logits of a prompt, no cache of keys."""
-    seconds = []
-    logits = torch.empty(0)
-    for _ in range(repeat + 1):
-        synchronize(ids.device)
-        began = time.perf_counter()
-        with torch.inference_mode():
-            logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
-        synchronize(ids.device)
-        seconds.append(time.perf_counter() - began)
-    return seconds[0], statistics.median(seconds[1:] or [0.0]), logits.float().cpu()
+def prefill(model: Any, ids: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Seconds and last logits of a prompt, without a cache of keys."""
+    synchronize(ids.device)
+    began = time.perf_counter()
+    with torch.inference_mode():
+        logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+    synchronize(ids.device)
+    return time.perf_counter() - began, logits.float().cpu()
 
 
 def decode(model: Any, ids: torch.Tensor, tokens: int) -> tuple[float, list[int]]:

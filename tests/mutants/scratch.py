@@ -157,7 +157,7 @@ class ScratchTree:
         kinds = (".pyx", ".cpp", ".o", ".so")
         places = (self.root / "strata", self.root / "build")
         files = [path for place in places for path in place.rglob(f"{module}.*") if path.suffix in kinds]
-        return [*files, self.root / "build" / "generated.json"]  # of what the C++ was generated
+        return [*files, self.root / "build" / "generated.keys"]  # of what the C++ was generated
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:

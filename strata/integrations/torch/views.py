@@ -60,11 +60,10 @@ class SlotTensors:
         self.every: dict[str, torch.Tensor] = {}
         for field in layout.fields:
             dtype = torch_dtype(field.dtype)
-            for place in (memory.storage_offset(), field.offset, memory.stride(0)):
-                if place % dtype.itemsize:
-                    raise ValueError(f"{field.name} lies at offset {field.offset} of slots {memory.stride(0)} bytes "
-                                     f"apart, {memory.storage_offset()} bytes into their storage; its dtype, {dtype}, "
-                                     f"wants multiples of {dtype.itemsize}")
+            begin, stride = memory.storage_offset(), memory.stride(0)
+            if any(place % dtype.itemsize for place in (begin, field.offset, stride)):
+                raise ValueError(f"{field.name} lies at offset {field.offset} of slots {stride} bytes apart, {begin} "
+                                 f"bytes into their storage; its dtype, {dtype}, wants multiples of {dtype.itemsize}")
             # Outside of inference mode: tensors made in it may not be used in every other place.
             with torch.inference_mode(False):
                 whole = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(
