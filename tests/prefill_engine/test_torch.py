@@ -32,6 +32,8 @@ class TorchOnHost(NumpyBackend):
             """Experts' products as NumPy has them, whose rounding would else decide about routes."""
 
             def grouped(self, x: Any, weights: Any, groups: Groups) -> Any:
+                assert groups.on_device.dtype == torch.int32  # as a GPU's grouped product takes them
+                assert groups.on_device.tolist() == groups.ends.tolist()
                 parts = zip(np.split(np.arange(len(x)), groups.ends[:-1]), weights, strict=True)
                 return torch.cat([x[rows] @ weight.float().T for rows, weight in parts])
 
