@@ -28,12 +28,14 @@ class TorchOnHost(NumpyBackend):
     def __init__(self) -> None:
         from examples.prefill_engine.torch_backend import TorchOps
 
+        #: How each product's rows were shared out: on the device, as a GPU takes them, and on the host.
+        self.shared = shared = []
+
         class InFloat32(TorchOps):
             """Experts' products as NumPy has them, whose rounding would else decide about routes."""
 
             def grouped(self, x: Any, weights: Any, groups: Groups) -> Any:
-                assert groups.on_device.dtype == torch.int32  # as a GPU's grouped product takes them
-                assert groups.on_device.tolist() == groups.ends.tolist()
+                shared.append((groups.on_device.dtype, groups.on_device.tolist(), groups.ends.tolist()))
                 parts = zip(np.split(np.arange(len(x)), groups.ends[:-1]), weights, strict=True)
                 return torch.cat([x[rows] @ weight.float().T for rows, weight in parts])
 
@@ -62,6 +64,10 @@ def test_torch_gets_what_numpy_gets(make_engine, on_torch, sizes: dict) -> None:
     engine = make_engine(**sizes)
     found = engine.prefill(ids, "routed")
     assert engine.backend.name == "torch on the host"
+    assert engine.backend.shared
+    for dtype, on_device, on_host in engine.backend.shared:
+        assert dtype == torch.int32
+        assert on_device == on_host
     np.testing.assert_allclose(found.residual, wanted.residual, rtol=1e-3, atol=1e-3)
     for layer, state in wanted.gdn.items():
         for name, values in state.items():
